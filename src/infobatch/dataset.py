@@ -1,0 +1,74 @@
+"""The three-line interface: a data set that knows what to skip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from infobatch.pruner import Pruner
+from infobatch.rules import Rule
+
+Item = TypeVar("Item", covariant=True)
+
+
+class InfoBatch(Pruner, Dataset[Item]):
+    """A map-style data set with a pruner: use its `sampler`, and `update` with per-sample losses.
+
+    >>> train_data = InfoBatch([(0.0, 1), (1.0, 0)], num_epochs=10)
+    >>> train_data[1], len(train_data), len(train_data.sampler)
+    ((1.0, 0), 2, 2)
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Item] | Sequence[Item],
+        num_epochs: int,
+        prune_ratio: float | None = None,
+        delta: float = 0.875,
+        *,
+        rule: Rule | str | None = None,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise TypeError(
+                "dataset is an IterableDataset, which cannot skip samples: expected a data set "
+                "with __getitem__ and __len__."
+            )
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(
+                f"dataset is a {type(dataset).__name__}, expected a data set with __getitem__ and "
+                "__len__; for any other loop use infobatch.Pruner."
+            )
+        num_samples = len(dataset)  # type: ignore[arg-type]  # torch's Dataset declares no __len__
+        if num_samples == 0:
+            raise ValueError("dataset is empty, expected at least one sample.")
+        self.dataset = dataset
+        super().__init__(num_samples, num_epochs, prune_ratio, delta, rule=rule, seed=seed)
+
+    def __getitem__(self, index: int) -> Item:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """A whole batch, in one call where the wrapped data set can; a DataLoader asks this."""
+        fetch = getattr(self.dataset, "__getitems__", None)
+        return fetch(indices) if callable(fetch) else [self.dataset[index] for index in indices]
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getattr__(self, name: str) -> Any:
+        # What people read of a data set (targets, classes). Private and special names are not
+        # forwarded: protocols found on the wrapped data set would be taken for ours.
+        if name.startswith("_") or "dataset" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.dataset, name)
+
+    def state_dict(self) -> dict[str, Any]:
+        # Loaders that save their data set also ask its copies in workers: nothing to tell.
+        return super().state_dict() if get_worker_info() is None else {}
+
+    def load_state_dict(self, state: Any) -> None:
+        if get_worker_info() is None:
+            super().load_state_dict(state)

@@ -1,0 +1,39 @@
+"""What can go wrong, and the checks that say so in one sentence."""
+
+from __future__ import annotations
+
+import operator
+from numbers import Real
+
+
+class OrderError(RuntimeError):
+    """The batches fetched and the losses reported do not match."""
+
+
+class StateError(ValueError):
+    """A checkpoint that belongs to another run."""
+
+
+def check_whole(name: str, value: object, *, at_least: int | None = None) -> int:
+    """An int, or a sentence: `check_whole("num_epochs", 3, at_least=1)`."""
+    expected = "a whole number" if at_least is None else f"a whole number of at least {at_least}"
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, expected {expected}.")
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{name} is {number}, expected {expected}.")
+    return number
+
+
+def check_fraction(name: str, value: object, *, one_allowed: bool) -> float:
+    """A float from 0 to 1, or a sentence: `check_fraction("delta", 1, one_allowed=True)`."""
+    upper = "<= 1" if one_allowed else "< 1"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}, expected a number with 0 <= {name} {upper}.")
+    fraction = float(value)
+    if not (0 <= fraction < 1 or (one_allowed and fraction == 1)):
+        raise ValueError(f"{name} is {value!r}, expected 0 <= {name} {upper}.")
+    return fraction

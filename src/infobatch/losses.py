@@ -1,0 +1,86 @@
+"""Per-sample losses in: one scalar to train with out.
+
+A step stays on the device of the losses and reads nothing back to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def per_sample(losses: Tensor, mask: Tensor | None = None) -> Tensor:
+    """One loss per sample: the mean over all further dimensions, without the masked-out places.
+
+    >>> per_sample(torch.tensor([[1.0, 3.0], [5.0, 9.0]]), torch.tensor([[1, 1], [1, 0]]))
+    tensor([2., 5.])
+    """
+    if not isinstance(losses, Tensor):
+        raise TypeError(
+            f"losses is a {type(losses).__name__}, expected a tensor of one loss per sample."
+        )
+    if not losses.is_floating_point():
+        raise TypeError(f"losses has dtype {losses.dtype}, expected floating-point losses.")
+    if losses.dim() == 0:
+        raise ValueError(
+            "losses is a scalar, expected one loss per sample: "
+            'create the criterion with reduction="none".'
+        )
+    if losses.numel() == 0:
+        raise ValueError(f"losses has shape {tuple(losses.shape)}, expected at least one loss.")
+    if mask is None:
+        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+    if not isinstance(mask, Tensor) or mask.shape != losses.shape:
+        given = (
+            f"shaped {tuple(mask.shape)}"
+            if isinstance(mask, Tensor)
+            else f"a {type(mask).__name__}"
+        )
+        raise ValueError(
+            f"mask is {given}, expected a tensor shaped like losses, {tuple(losses.shape)}."
+        )
+    counted = mask.bool().reshape(len(losses), -1)
+    # where, not a product: a masked-out place may hold anything, even NaN.
+    kept = torch.where(counted, losses.reshape(len(losses), -1), 0)
+    return kept.sum(1) / counted.sum(1).clamp(min=1)
+
+
+def score_per_sample(scores: Tensor, losses: Tensor) -> Tensor:
+    """Scores that are not the losses, checked: `score_per_sample(errors, losses)`."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        given = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(
+            f"scores is {given}, expected a floating-point tensor of one score per sample."
+        )
+    if scores.shape != losses.shape:
+        raise ValueError(
+            f"scores has shape {tuple(scores.shape)}, expected one score per sample, "
+            f"{tuple(losses.shape)}."
+        )
+    return scores.detach().to(losses.device)
+
+
+def as_indices(indices: Tensor | Sequence[int], losses: Tensor) -> Tensor:
+    """The samples of a batch as int64, checked: `as_indices([7, 3], losses)`."""
+    numbers = torch.as_tensor(indices)
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise TypeError(f"indices has dtype {numbers.dtype}, expected whole numbers.")
+    if numbers.shape != losses.shape:
+        raise ValueError(
+            f"indices has shape {tuple(numbers.shape)} for {len(losses)} losses, expected one each."
+        )
+    return numbers.long()
+
+
+def weighted_mean(losses: Tensor, weights: Tensor, *, all_one: bool = False) -> Tensor:
+    """The mean of weight x loss, out of place, in the dtype of the losses.
+
+    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 1.0]))
+    tensor(2.5000)
+    """
+    if all_one:
+        return losses.mean()
+    loss = (losses * weights).mean()
+    return loss if loss.dtype == losses.dtype else loss.to(losses.dtype)

@@ -1,0 +1,349 @@
+"""The circle: scores -> plan -> update -> scores. The only file that knows all of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infobatch.errors import OrderError, StateError, check_fraction, check_whole
+from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
+from infobatch.plan import Plan, draw
+from infobatch.record import IndexedRecord, OrderedRecord, Places, Record
+from infobatch.rules import Memory, Rule, Until, resolve
+from infobatch.sampler import HandedOut, Pass, PlanSampler
+from infobatch.scores import merge, unseen
+
+NO_BATCH = (
+    "no batch is in hand: give the loader sampler=train_data.sampler (or use infobatch.DataLoader, "
+    "or give update() the indices of the batch), report a batch once, and weigh a second loss of "
+    "the same batch with batch_weights."
+)
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What pruning has saved so far.
+
+    >>> Savings(num_trained=70, num_full=100).fraction
+    0.3
+    """
+
+    num_trained: int
+    """Samples trained."""
+    num_full: int
+    """Samples that full training would have seen by now."""
+
+    @property
+    def fraction(self) -> float:
+        return (self.num_full - self.num_trained) / self.num_full if self.num_full else 0.0
+
+
+class Pruner:
+    """Says which samples each epoch trains, with which weights, and learns from their losses.
+
+    >>> pruner = Pruner(num_samples=4, num_epochs=2)
+    >>> pruner.update(torch.ones(4), pruner.plan.indices)
+    tensor(1.)
+    >>> pruner.epoch
+    1
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        num_epochs: int,
+        prune_ratio: float | None = None,
+        delta: float = 0.875,
+        *,
+        rule: Rule | str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.num_samples = check_whole("num_samples", num_samples, at_least=1)
+        self.num_epochs = check_whole("num_epochs", num_epochs, at_least=1)
+        self.delta = check_fraction("delta", delta, one_allowed=True)
+        self.rule = resolve(rule, prune_ratio)
+        self.seed = check_whole("seed", seed)
+        self._annealed = Until(self.rule, self.delta * self.num_epochs)
+        self._scores = unseen(self.num_samples)
+        self._memory: Memory = {}
+        self._past_savings = Savings(0, 0)
+        self._num_nonfinite = 0
+        self._plan: Plan | None = None
+        self._record: Record | None = None
+        self._handed_out: HandedOut | None = None
+        self._last_weights: Tensor | None = None
+        self._device = torch.device("cpu")
+        self._sampler = PlanSampler(self._begin_pass, self._num_to_draw)
+        self._enter(0)
+
+    # What a user reads ---------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0."""
+        return self._epoch
+
+    @property
+    def plan(self) -> Plan:
+        """What the current epoch trains; it stands still while the epoch runs."""
+        if self._plan is None:
+            self._plan = self._draw(self._scores, self._memory, self.seed, self._epoch)
+        return self._plan
+
+    @property
+    def sampler(self) -> PlanSampler:
+        """The plan as a sampler for a stock DataLoader."""
+        return self._sampler
+
+    @property
+    def scores(self) -> Tensor:
+        """The last loss of each sample as of the last finished epoch, NaN where unseen; a copy."""
+        return self._scores.clone()
+
+    @property
+    def savings(self) -> Savings:
+        """What was saved so far, the running epoch included."""
+        return self._past_savings if self._record is None else self._savings_with(self._record)
+
+    @property
+    def num_nonfinite(self) -> int:
+        """How many losses of the finished epochs were NaN or infinite."""
+        return self._num_nonfinite
+
+    @property
+    def batch_weights(self) -> Tensor:
+        """The weights of the batch in hand, for a loss that is not reduced by `update`."""
+        in_hand: HandedOut | Pass | None = self._handed_out
+        if in_hand is None and not isinstance(self._record, IndexedRecord):
+            in_hand = self._sampler.current
+        fetched = in_hand.new_batch if in_hand is not None else None
+        if isinstance(fetched, slice):
+            return self.plan.weights[fetched].to(self._device)
+        if fetched is not None:
+            return self._record_of(IndexedRecord).weights(fetched, self._device)
+        if self._last_weights is None:
+            raise OrderError(NO_BATCH)
+        return self._last_weights
+
+    # A step --------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        losses: Tensor,
+        indices: Tensor | Sequence[int] | None = None,
+        *,
+        scores: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Record the losses of a batch and return their weighted mean, to call `backward()` on.
+
+        `losses` has one row per sample; further dimensions (pixels, tokens) are averaged, without
+        the places where `mask` is 0. `indices` are the samples of the batch, where the loader does
+        not tell. `scores` are recorded in place of the losses, where given.
+        """
+        losses = per_sample(losses, mask)
+        recorded = losses if scores is None else score_per_sample(scores, losses)
+        record, places = self._batch(losses, indices)
+        weights = record.weights(places, losses.device)
+        record.write(places, recorded)
+        loss = weighted_mean(losses, weights, all_one=self.plan.num_pruned == 0)
+        self._record, self._last_weights, self._device = record, weights, losses.device
+        self._num_updates += 1
+        if record.complete:
+            self._finish()
+            self._enter(self._epoch + 1)
+        return loss
+
+    def _batch(
+        self, losses: Tensor, indices: Tensor | Sequence[int] | None
+    ) -> tuple[Record, Places]:
+        """Which samples these losses belong to, and where to write them down."""
+        if indices is not None:
+            return self._record_of(IndexedRecord), as_indices(indices, losses)
+        in_hand = self._handed_out or self._sampler.current
+        if in_hand is None:
+            raise OrderError(NO_BATCH)
+        record = self._record_of(IndexedRecord if self._handed_out else OrderedRecord)
+        return record, in_hand.take(losses.shape[0])
+
+    def _record_of(self, kind: type[Record]) -> Record:
+        if self._record is None or self._record.num_reported == 0:
+            return self._record if isinstance(self._record, kind) else kind(self.plan)
+        if not isinstance(self._record, kind):
+            raise OrderError(
+                f"epoch {self._epoch} was begun {'without' if kind is IndexedRecord else 'with'} "
+                "indices: report all batches of an epoch in the same way."
+            )
+        return self._record
+
+    # An epoch ------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Stand at this epoch; another one that is running ends with what it has reported."""
+        epoch = check_whole("epoch", epoch, at_least=0)
+        if epoch != self._epoch:
+            self._finish()
+            self._enter(epoch)
+
+    def _enter(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._plan = None
+        self._record = None
+        self._num_resumed = self._num_updates = 0
+        self._handed_out = None
+        self._sampler.current = None
+
+    def _finish(self) -> None:
+        """Merge what the epoch has reported."""
+        record, current = self._record, self._sampler.current
+        if record is None or record.num_reported == 0:
+            return
+        if isinstance(record, OrderedRecord) and current is not None:
+            current.check_finished()
+        indices, losses = record.reported()
+        self._memory = self._annealed.remember(
+            self._scores, self._memory, self._epoch, indices, losses
+        )
+        num_nonfinite = merge(self._scores, indices, losses)
+        self._past_savings = self._savings_with(record)
+        self._num_nonfinite += num_nonfinite
+        if num_nonfinite:
+            warnings.warn(
+                f"{num_nonfinite} of {len(losses)} losses of epoch {self._epoch} are NaN or "
+                "infinite: their samples stay in training and out of the threshold.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int) -> Plan:
+        return draw(self._annealed.groups(scores, memory, epoch), seed, epoch)
+
+    def _savings_with(self, record: Record) -> Savings:
+        num_trained = min(record.num_reported, len(self.plan))
+        num_full = round(self.num_samples * num_trained / len(self.plan))
+        past = self._past_savings
+        return Savings(past.num_trained + num_trained, past.num_full + num_full)
+
+    # A loader ------------------------------------------------------------------------------------
+
+    def hand_out(self, indices: Tensor) -> None:
+        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        self._handed_out = HandedOut(indices)
+
+    def _begin_pass(self) -> tuple[Tensor, int]:
+        if self._num_updates:
+            # The last iteration was cut short: nothing else starts a new one after an update.
+            self._finish()
+            self._enter(self._epoch + 1)
+        return (self.plan.indices, 0) if self._record is None else self._record.remaining()
+
+    def _num_to_draw(self) -> int:
+        return len(self.plan) - self._num_resumed
+
+    # A checkpoint --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a bit-exact resume needs: tensors, numbers and strings."""
+        reported = self._record is not None and self._record.num_reported > 0
+        return {
+            "format": 1,
+            "num_samples": self.num_samples,
+            "num_epochs": self.num_epochs,
+            "delta": self.delta,
+            "rule": repr(self.rule),
+            "seed": self.seed,
+            "epoch": self._epoch,
+            "scores": self._scores.clone(),
+            "memory": {name: values.clone() for name, values in self._memory.items()},
+            "num_trained": self._past_savings.num_trained,
+            "num_full": self._past_savings.num_full,
+            "num_nonfinite": self._num_nonfinite,
+            "running": self._running_state() if reported else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict()` was taken; refuses the checkpoint of another run."""
+        try:
+            self._load(state)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StateError(
+                f"state is not what state_dict() returns ({error!r}): load the pruner's own entry "
+                "of the checkpoint."
+            ) from error
+
+    def _running_state(self) -> dict[str, Any]:
+        assert self._record is not None
+        indices, losses = self._record.reported()
+        by_index = isinstance(self._record, IndexedRecord)
+        return {
+            "losses": losses.clone(),
+            "by_index": by_index,
+            "indices": indices.clone() if by_index else indices[:0].clone(),
+            "plan": self.plan.fingerprint,
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        if state["format"] != 1:
+            raise StateError(f"state has format {state['format']}, expected 1: upgrade infobatch.")
+        for name, own in (
+            ("num_samples", self.num_samples),
+            ("num_epochs", self.num_epochs),
+            ("delta", self.delta),
+            ("rule", repr(self.rule)),
+        ):
+            if state[name] != own:
+                raise StateError(
+                    f"the checkpoint has {name} {state[name]}, this run {own}: resume with the "
+                    f"same {name}, or start anew without the checkpoint."
+                )
+        seed, epoch, running = state["seed"], state["epoch"], state["running"]
+        scores = state["scores"].clone()
+        if scores.shape != self._scores.shape:
+            raise StateError(
+                f"the checkpoint has {len(scores)} scores for {self.num_samples} samples: it is "
+                "damaged, go back to an earlier one."
+            )
+        memory = {name: values.clone() for name, values in state["memory"].items()}
+        plan = record = None
+        if running:
+            plan = self._draw(scores, memory, seed, epoch)
+            if plan.fingerprint != running["plan"]:
+                raise StateError(
+                    f"torch {torch.__version__} draws another plan for epoch {epoch} than the "
+                    "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+                )
+            losses = running["losses"]
+            record = IndexedRecord(plan) if running["by_index"] else OrderedRecord(plan)
+            record.write(
+                running["indices"] if running["by_index"] else slice(0, len(losses)), losses
+            )
+        past_savings = Savings(state["num_trained"], state["num_full"])
+        num_nonfinite = state["num_nonfinite"]
+        # Nothing can fail from here on, so a refused checkpoint changes nothing.
+        self.seed, self._scores, self._memory = seed, scores, memory
+        self._past_savings, self._num_nonfinite = past_savings, num_nonfinite
+        self._enter(epoch)
+        self._plan, self._record = plan, record
+        self._num_resumed = record.num_reported if record is not None else 0
+        self._last_weights = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy is in the middle of no iteration: it goes on after what was reported.
+        num_reported = self._record.num_reported if self._record is not None else 0
+        return {
+            **self.__dict__,
+            "_num_updates": 0,
+            "_num_resumed": num_reported,
+            "_handed_out": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Tensors sent to a spawned process are shared with its parent; the scores must not be.
+        self._scores = self._scores.clone()
+        self._memory = {name: values.clone() for name, values in self._memory.items()}

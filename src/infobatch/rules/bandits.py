@@ -1,0 +1,130 @@
+"""Dynamic baselines of Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021).
+
+Cost: one selection (no sort) per decision, a float or two per sample. Biased: what is not selected
+is not made up for. The paper holds a selection for T = 10 epochs (`Every`) and does not anneal
+(`delta=1`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infobatch.errors import check_fraction
+from infobatch.groups import Groups
+from infobatch.rules.base import Memory, Rule, everything, known, moving_average
+
+
+def highest(values: Tensor, prune_ratio: float, epsilon: float = 0.0) -> Groups:
+    """Of the known values, keep the highest, and at random a part `epsilon` of what is kept.
+
+    >>> highest(torch.tensor([1.0, 2.0, 3.0, 4.0]), prune_ratio=0.5).keep
+    (1.0, 1.0, 0.0)
+    """
+    num_known = int(np.count_nonzero(known(values)))
+    num_kept = max(1, round(num_known * (1 - prune_ratio)))
+    num_greedy = round(num_kept * (1 - epsilon))
+    if num_known == 0:
+        return everything(values)
+    array = values.numpy()
+    if num_greedy:
+        place = num_known - num_greedy
+        cut = np.partition(array, place)[place]
+    else:
+        cut = np.float32(np.inf)
+    tied, below = array == cut, array < cut
+    num_tied, num_below = int(np.count_nonzero(tied)), int(np.count_nonzero(below))
+    num_tied_kept = num_greedy - (num_known - num_tied - num_below)
+    num_left = num_tied - num_tied_kept + num_below
+    chance = (num_kept - num_greedy) / num_left if num_left else 0.0
+    kept_of_tied = (num_tied_kept + (num_tied - num_tied_kept) * chance) / max(1, num_tied)
+    return Groups(
+        of=torch.from_numpy(tied + 2 * below.view(np.uint8)),
+        keep=(1.0, kept_of_tied, chance),
+        rescale=False,
+    )
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Rule):
+    """Keeps the highest moving averages of the loss, and a part `epsilon` at random. Biased.
+
+    >>> EpsilonGreedy(0.5).unbiased
+    False
+    """
+
+    prune_ratio: float = 0.5
+    epsilon: float = 0.1
+    alpha: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        check_fraction("epsilon", self.epsilon, one_allowed=True)
+        check_fraction("alpha", self.alpha, one_allowed=True)
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+        u = memory.get("u", scores)
+        return highest(_where_known(scores, u), self.prune_ratio, self.epsilon)
+
+    def remember(
+        self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+    ) -> Memory:
+        indices, losses = _finite(indices, losses)
+        u = memory["u"].clone() if "u" in memory else torch.full_like(scores, torch.nan)
+        u[indices] = moving_average(u[indices], losses, self.alpha)
+        return {"u": u}
+
+
+@dataclass(frozen=True)
+class UCB(Rule):
+    """Keeps the highest upper confidence bounds u + c * var of the loss. Biased.
+
+    >>> UCB(0.5).unbiased
+    False
+    """
+
+    prune_ratio: float = 0.5
+    c: float = 1.0
+    alpha: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        check_fraction("alpha", self.alpha, one_allowed=True)
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+        if "u" not in memory:
+            return everything(scores)
+        bound = memory["u"] + self.c * memory["var"]
+        return highest(_where_known(scores, bound), self.prune_ratio)
+
+    def remember(
+        self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+    ) -> Memory:
+        indices, losses = _finite(indices, losses)
+        u = memory["u"].clone() if "u" in memory else torch.full_like(scores, torch.nan)
+        var = memory["var"].clone() if "var" in memory else torch.zeros_like(scores)
+        u_before = u[indices]
+        surprise = torch.nan_to_num(losses - u_before, nan=0.0) ** 2
+        var[indices] = (1 - self.alpha) * var[indices] + self.alpha * surprise
+        u[indices] = moving_average(u_before, losses, self.alpha)
+        return {"u": u, "var": var}
+
+
+def _finite(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
+    finite = torch.isfinite(losses)
+    return (indices, losses) if bool(finite.all()) else (indices[finite], losses[finite])
+
+
+def _where_known(scores: Tensor, values: Tensor) -> Tensor:
+    return torch.where(torch.isnan(scores), torch.nan, values)

@@ -1,0 +1,43 @@
+"""A fresh uniform subset each epoch: the paper's Random*, and with rescaling its Table 5 row.
+
+Cost: one pass. Biased in scale as Random* (weights of 1), unbiased with `rescale`. As with every
+rule, samples never trained are kept, so the first epoch is a full one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infobatch.errors import check_fraction
+from infobatch.groups import Groups
+from infobatch.rules.base import Memory, Rule, known
+
+
+@dataclass(frozen=True)
+class Random(Rule):
+    """Skips the fraction `prune_ratio` of all samples seen so far. Biased unless `rescale`.
+
+    >>> Random(0.3).unbiased
+    False
+    """
+
+    prune_ratio: float = 0.5
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rescale
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+        return Groups(
+            of=torch.from_numpy(known(scores).view(np.uint8)),
+            keep=(1.0, 1 - self.prune_ratio),
+            rescale=self.rescale,
+        )

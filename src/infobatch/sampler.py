@@ -1,0 +1,220 @@
+"""The plan as a torch Sampler, and which batch is in hand.
+
+A stock DataLoader returns batches in the order in which it drew their indices, so the next losses
+reported belong to the next places of the plan. A `Pass` watches that this holds: it compares what
+the loader has drawn with what was reported, and refuses what cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import length_hint
+
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from infobatch.errors import OrderError
+
+CHUNK = 1 << 14
+"""How many indices become Python numbers at once."""
+
+REMEDY = "give update() the indices of the batch, or use infobatch.DataLoader"
+
+
+class PlanSampler(Sampler[int]):
+    """The indices of the current epoch, for a DataLoader: `sampler=train_data.sampler`.
+
+    Every iteration is a `Pass` of its own, which begins with the first index drawn: asking for an
+    iterator, once or twice, changes nothing.
+    """
+
+    def __init__(
+        self, begin: Callable[[], tuple[Tensor, int]], remaining: Callable[[], int]
+    ) -> None:
+        self._begin = begin
+        self._remaining = remaining
+        self.current: Pass | None = None
+        """The pass that losses are reported for; None between epochs."""
+
+    def begin(self, newcomer: Pass) -> tuple[Tensor, int]:
+        """A loader draws its first index: what to go through, and its first place in the plan."""
+        begun = self._begin()
+        self.current = newcomer
+        return begun
+
+    def __iter__(self) -> Pass:
+        return Pass(self)
+
+    def __len__(self) -> int:
+        return self._remaining()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "current": None}
+
+
+class Pass(Iterator[int]):
+    """One iteration of a loader over the plan, and the reports that come back for it.
+
+    Positions are places in the plan. Between what was drawn and what was reported there is a gap,
+    as wide as the loader reads ahead, and constant while the loader still draws.
+    """
+
+    def __init__(self, sampler: PlanSampler) -> None:
+        self._sampler = sampler
+        self._indices = self._draw()
+        self._chunk: Iterator[int] = iter(())
+        self._end_of_chunk = 0
+        self._iter_calls_at_start = 0
+        self._drawn_at_report = 0
+        self._reported_of_batch = 0
+        self._batch_size: int | None = None
+        self.first = self.reported = self.end = 0
+        self.ran_out = False
+        """Whether the loader asked for more than there is."""
+
+    def _draw(self) -> Iterator[int]:
+        indices, self.first = self._sampler.begin(self)
+        self.reported = self._drawn_at_report = self._end_of_chunk = self.first
+        self.end = self.first + len(indices)
+        if self._drops_last:
+            self._batch_size = self._iter_calls_at_start
+        for start in range(0, len(indices), CHUNK):
+            self._check_current()
+            chunk = indices[start : start + CHUNK].tolist()
+            self._chunk = iter(chunk)
+            self._end_of_chunk += len(chunk)
+            yield from self._chunk
+        self._check_current()
+        # BatchSampler comes here already for a last batch that is not full, and then asks again.
+        self.ran_out = self._iter_calls_at_start != 1
+
+    def __iter__(self) -> Iterator[int]:
+        """BatchSampler calls this for each batch; with drop_last, once per place of a batch.
+
+        It gets the bare generator, which yields at the speed of a list.
+        """
+        num_drawn = self.drawn - self.first
+        if num_drawn == 0:
+            self._iter_calls_at_start += 1
+        else:
+            self._check_current()
+            self._batch_size = self._batch_size or num_drawn
+            self.ran_out = self.drawn == self.end
+        return self._indices
+
+    def __next__(self) -> int:
+        return next(self._indices)
+
+    @property
+    def drawn(self) -> int:
+        """How far the loader has drawn; the list iterator counts for us."""
+        return self._end_of_chunk - length_hint(self._chunk)
+
+    @property
+    def _drops_last(self) -> bool:
+        return self._iter_calls_at_start > 1
+
+    @property
+    def new_batch(self) -> slice | None:
+        """The places of a batch that was fetched and not reported yet; None without one."""
+        drawn = self.drawn
+        if drawn == self._drawn_at_report:
+            return None
+        reads_ahead = self._drawn_at_report > self.reported or (
+            self._batch_size is not None and drawn - self.reported > self._batch_size
+        )
+        if reads_ahead:
+            raise OrderError(
+                "batch_weights was read before update(), which a loader that reads ahead does not "
+                "allow: call update(losses) first, then batch_weights is for the same batch."
+            )
+        return slice(self.reported, drawn)
+
+    def take(self, num_losses: int) -> slice:
+        """The places of the next losses, or an OrderError: `places = current_pass.take(128)`."""
+        drawn = self.drawn
+        drawing = drawn < self.end
+        fetched = drawn - self._drawn_at_report
+        of_batch, batch_size = self._reported_of_batch, self._batch_size
+        if fetched and self.reported > self.first:
+            if fetched > of_batch:
+                raise OrderError(
+                    f"{fetched - of_batch} samples were fetched and never reported: "
+                    f"report every batch, or {REMEDY}."
+                )
+            if fetched < of_batch and drawing:
+                raise OrderError(
+                    f"{of_batch} losses were reported for a batch of {fetched}: "
+                    f"report every batch once, or {REMEDY}."
+                )
+            of_batch, batch_size = 0, batch_size or of_batch
+        of_batch += num_losses
+        if self.reported + num_losses > drawn or (
+            drawing and batch_size is not None and of_batch > batch_size
+        ):
+            raise OrderError(
+                f"losses has {num_losses} entries, more than are left of the batch in hand: report "
+                f"one loss per sample and every batch once, or {REMEDY}."
+            )
+        places = slice(self.reported, self.reported + num_losses)
+        self.reported, self._drawn_at_report = places.stop, drawn
+        self._reported_of_batch, self._batch_size = of_batch, batch_size
+        return places
+
+    def check_finished(self) -> None:
+        """Refuse samples left over where the loader ran to its end; an early break is legal."""
+        missing = self.end - self.reported
+        if not missing or not self.ran_out:
+            return
+        # Loaders that do not use torch's BatchSampler do not show whether they drop the last batch.
+        may_drop_last = self._iter_calls_at_start != 1
+        if may_drop_last and missing < (self._batch_size or self._reported_of_batch):
+            return
+        raise OrderError(
+            f"the loader ran to its end, but {missing} of {self.end - self.first} samples were "
+            "never reported: report every batch, replace an infinite loader (it fetches the next "
+            f"epoch too early) by a stock DataLoader, or {REMEDY}."
+        )
+
+    def state_dict(self) -> dict[str, int]:
+        """For torchdata's StatefulDataLoader; where to go on is the pruner's own state."""
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Nothing to do: a pass begins where the pruner stands."""
+
+    def _check_current(self) -> None:
+        if self._sampler.current not in (self, None):
+            raise OrderError(
+                "two iterations over the same sampler are mixed: finish one before you start the "
+                f"next, or {REMEDY}."
+            )
+
+
+class HandedOut:
+    """The batch that a loader gave out last, where the loader knows its samples.
+
+    >>> import torch
+    >>> HandedOut(torch.tensor([7, 3, 5])).take(2)
+    tensor([7, 3])
+    """
+
+    def __init__(self, indices: Tensor) -> None:
+        self._indices = indices
+        self._num_taken = 0
+
+    @property
+    def new_batch(self) -> Tensor | None:
+        """The batch, where none of it was reported yet."""
+        return self._indices if self._num_taken == 0 else None
+
+    def take(self, num_losses: int) -> Tensor:
+        """The samples of the next losses; after the last, a batch may be reported again."""
+        first = self._num_taken % len(self._indices)
+        if first + num_losses > len(self._indices):
+            raise OrderError(
+                f"losses has {num_losses} entries, but {len(self._indices) - first} samples are "
+                "left of the batch in hand: report one loss per sample."
+            )
+        self._num_taken = first + num_losses
+        return self._indices[first : self._num_taken]

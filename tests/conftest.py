@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from infobatch import InfoBatch
+from infobatch.rules import RULES, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
+
+
+class Numbers(Dataset[int]):
+    """Item i is i, so a batch says which samples it holds."""
+
+    def __init__(self, length: int) -> None:
+        self.targets = [i % 3 for i in range(length)]
+        self.classes = ["a", "b", "c"]
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+def loss_of(samples: Tensor, epoch: int = 0) -> Tensor:
+    """A loss that is different for every sample and epoch, with a long tail."""
+    return ((samples * 2654435761) % 1009).float() ** 2 / 1009 + epoch
+
+
+def labels(num_samples: int) -> list[int]:
+    return [i % 3 for i in range(num_samples)]
+
+
+def every_rule(num_samples: int) -> dict[str, Rule]:
+    """Each rule of the table and the settings and combinations that are rules of their own."""
+    rules: dict[str, Rule] = {name: make() for name, make in RULES.items()}
+    rules["mean-0.9"] = Mean(0.9)
+    rules["mean-unscaled"] = Mean(rescale=False)
+    rules["above-0.3"] = Above(0.3)
+    rules["tiers-3"] = Tiers(((0.1, 0.9), (0.5, 0.6), (1.0, 0.2)))
+    rules["until"] = Until(Mean(), 100)
+    rules["every-mean"] = Every(Mean(), 3)
+    rules["per-class-mean"] = PerClass(Mean(), labels(num_samples))
+    rules["per-class-tiers"] = PerClass(Tiers(), labels(num_samples))
+    rules["every-per-class-full"] = Every(PerClass(Full(), labels(num_samples)), 2)
+    return rules
+
+
+RULE_NAMES = sorted(every_rule(3))
+UNBIASED = [name for name in RULE_NAMES if every_rule(3)[name].unbiased]
+BIASED = [name for name in RULE_NAMES if not every_rule(3)[name].unbiased]
+
+
+def train_epoch(data: InfoBatch[int], batch_size: int = 8) -> None:
+    """One epoch by index, with `loss_of`."""
+    epoch = data.epoch
+    for indices in data.plan.indices.split(batch_size):
+        data.update(loss_of(indices, epoch), indices)
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Whether two checkpoints are equal, bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(one[k], other[k]) for k in one)
+    if isinstance(one, Tensor):
+        return bool(one.dtype == other.dtype and one.numpy().tobytes() == other.numpy().tobytes())
+    return bool(one == other)
+
+
+@pytest.fixture
+def data() -> InfoBatch[int]:
+    return InfoBatch(Numbers(100), num_epochs=10)
+
+
+@pytest.fixture(autouse=True)
+def _leave_global_generators_alone() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,161 @@
+"""What every rule must keep to. A new rule is tested by being in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+import torch
+from torch import Tensor
+
+import infobatch.plan
+from infobatch.plan import draw
+from infobatch.rules import Memory, Rule
+from tests.conftest import BIASED, RULE_NAMES, UNBIASED, every_rule
+
+SIZES = [1, 2, 3, 7, 100_003]
+
+
+def trained(rule: Rule, scores: Tensor) -> Memory:
+    """The memory after a first epoch in which every sample had its score as loss."""
+    unseen = torch.full_like(scores, torch.nan)
+    return rule.remember(unseen, {}, 0, torch.arange(len(scores)), scores)
+
+
+def long_tailed(num_samples: int) -> Tensor:
+    rng = torch.Generator().manual_seed(num_samples)
+    return torch.empty(num_samples).exponential_(generator=rng)
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_an_unseen_data_set_is_kept_whole(name: str) -> None:
+    plan = draw(every_rule(50)[name].groups(torch.full((50,), torch.nan), {}, 0), seed=0, epoch=0)
+    assert sorted(plan.indices.tolist()) == list(range(50))
+    assert plan.weights.tolist() == [1.0] * 50
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_sample_whose_loss_was_not_finite_is_always_kept(name: str, bad: float) -> None:
+    rule = every_rule(200)[name]
+    losses = long_tailed(200)
+    losses[[0, 17, 199]] = bad
+    memory = trained(rule, losses)
+    scores = torch.where(losses.isfinite(), losses, torch.nan)
+    for epoch in range(1, 9):
+        plan = draw(rule.groups(scores, memory, epoch), seed=0, epoch=epoch)
+        weights = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+        assert [weights[i] for i in (0, 17, 199)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_asking_changes_nothing_and_answers_the_same(name: str) -> None:
+    rule, scores = every_rule(300)[name], long_tailed(300)
+    memory = trained(rule, scores)
+    scores_before, memory_before = scores.clone(), {k: v.clone() for k, v in memory.items()}
+    first, second = (draw(rule.groups(scores, memory, 4), seed=7, epoch=4) for _ in range(2))
+    assert first.fingerprint == second.fingerprint
+    assert torch.equal(scores, scores_before)
+    assert all(torch.equal(memory[k], v) for k, v in memory_before.items())
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_remembering_makes_a_new_memory(name: str) -> None:
+    rule, scores = every_rule(300)[name], long_tailed(300)
+    memory = trained(rule, scores)
+    before = {k: v.clone() for k, v in memory.items()}
+    rule.remember(scores, memory, 1, torch.arange(0, 300, 2), scores[::2] + 1)
+    assert all(torch.equal(memory[k], v) for k, v in before.items())
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_settings_tell_rules_apart(name: str) -> None:
+    one, same = every_rule(30)[name], every_rule(30)[name]
+    assert repr(one) == repr(same)
+    assert " at 0x" not in repr(one)
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_every_plan_is_a_subset_without_repeats(name: str) -> None:
+    rule, scores = every_rule(1000)[name], long_tailed(1000)
+    plan = draw(rule.groups(scores, trained(rule, scores), 5), seed=0, epoch=5)
+    indices = plan.indices.tolist()
+    assert len(set(indices)) == len(indices) == len(plan.weights) >= 1
+    assert set(indices) <= set(range(1000))
+    assert plan.indices.dtype == torch.int64
+    assert plan.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+@pytest.mark.parametrize("num_samples", SIZES)
+def test_unbiased_weights_sum_to_the_data_set(name: str, num_samples: int) -> None:
+    rule, scores = every_rule(num_samples)[name], long_tailed(num_samples)
+    for epoch in range(1, 4):
+        plan = draw(rule.groups(scores, trained(rule, scores), epoch), seed=0, epoch=epoch)
+        assert float(plan.weights.sum()) == pytest.approx(num_samples, abs=1e-6 * num_samples)
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 4, 5, 6])
+def test_over_all_permutations_each_sample_weighs_exactly_one(
+    name: str, num_samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, scores = every_rule(num_samples)[name], long_tailed(num_samples)
+    groups = rule.groups(scores, trained(rule, scores), 1)
+    total = [Fraction(0)] * num_samples
+    orders = list(permutations(range(num_samples)))
+    for order in orders:
+        permuted = iter_once(torch.tensor(order, dtype=torch.int32))
+        monkeypatch.setattr(infobatch.plan, "_permutation", lambda *_, p=permuted: next(p))
+        plan = draw(groups, seed=0, epoch=groups.drawn_in or 0)
+        for index, weight in zip(plan.indices.tolist(), plan.weights.tolist(), strict=True):
+            total[index] += Fraction(weight).limit_denominator(1000)
+    assert total == [Fraction(len(orders))] * num_samples
+
+
+def iter_once(value: Tensor) -> Iterator[Tensor]:
+    return iter([value])
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_over_many_draws_each_sample_weighs_one_on_average(name: str) -> None:
+    num_samples, num_draws = 20_011, 100
+    rule, scores = every_rule(num_samples)[name], long_tailed(num_samples)
+    groups = rule.groups(scores, trained(rule, scores), 1)
+    total, squares = torch.zeros(num_samples, dtype=torch.float64), 0.0
+    for seed in range(num_draws):
+        plan = draw(groups, seed=seed, epoch=1)
+        total[plan.indices] += plan.weights
+        squares += float((plan.weights.double() ** 2).sum())
+    variance = squares / num_draws - num_samples  # of one draw, summed over the samples
+    spread = float(((total / num_draws - 1) ** 2).sum())
+    # A sample that is off by a tenth of its deviation would double its share of the spread.
+    assert spread == pytest.approx(variance / num_draws, rel=0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_each_tenth_of_an_epoch_has_its_mean_weight(name: str) -> None:
+    rule, scores = every_rule(100_003)[name], long_tailed(100_003)
+    plan = draw(rule.groups(scores, trained(rule, scores), 1), seed=0, epoch=1)
+    tenths = torch.stack([part.mean() for part in plan.weights.tensor_split(10)])
+    expected = plan.weights.mean()
+    five_deviations = 5 * float(plan.weights.std()) / (len(plan) / 10) ** 0.5
+    assert float((tenths - expected).abs().max()) <= five_deviations + 1e-6
+    # Nor does the loss level drift from the start of an epoch to its end.
+    kept = scores[plan.indices]
+    means = torch.stack([part.mean() for part in kept.tensor_split(10)])
+    assert (
+        float((means - kept.mean()).abs().max()) < 5 * float(kept.std()) / (len(plan) / 10) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_biased_rules_say_so_and_weigh_one(name: str) -> None:
+    rule, scores = every_rule(1000)[name], long_tailed(1000)
+    plan = draw(rule.groups(scores, trained(rule, scores), 1), seed=0, epoch=1)
+    assert plan.num_pruned > 0
+    assert set(plan.weights.tolist()) == {1.0}
+    inner = getattr(rule, "rule", rule)
+    assert "Biased" in (type(inner).__doc__ or "") or "rescale=False" in repr(inner)

@@ -1,0 +1,143 @@
+"""The loader in which indices ride in the batch: nothing about order can go wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from infobatch import DataLoader, InfoBatch, OrderError
+from tests.conftest import Numbers, loss_of
+from tests.test_sampler import WORKERS, check_scores
+
+
+def collate_to_dict(items: list[int]) -> dict[str, Tensor]:
+    return {"samples": torch.tensor(items)}
+
+
+@WORKERS
+def test_the_batch_is_the_users_own_and_losses_reach_their_samples(
+    data: InfoBatch[int], num_workers: int
+) -> None:
+    loader, plans = DataLoader(data, batch_size=8, num_workers=num_workers), []
+    for epoch in range(3):
+        plans.append(data.plan.indices)
+        assert len(loader) == -(-len(data.plan) // 8)
+        for samples in loader:
+            assert isinstance(samples, Tensor)
+            data.update(loss_of(samples, epoch))
+        assert data.epoch == epoch + 1
+    check_scores(data, plans)
+
+
+def test_out_of_order(data: InfoBatch[int]) -> None:
+    plan = data.plan.indices
+    for samples in DataLoader(data, batch_size=8, num_workers=2, in_order=False):
+        data.update(loss_of(samples))
+    assert data.epoch == 1
+    check_scores(data, [plan])
+
+
+@WORKERS
+def test_dropped_batches_are_harmless(data: InfoBatch[int], num_workers: int) -> None:
+    loader, plan, reported = DataLoader(data, batch_size=8, num_workers=num_workers), data.plan, []
+    for step, samples in enumerate(loader):
+        if step not in (0, 4, len(loader) - 1):
+            data.update(loss_of(samples))
+            reported.append(samples)
+    data.set_epoch(1)
+    check_scores(data, [torch.cat(reported)])
+    dropped = set(plan.indices.tolist()) - set(torch.cat(reported).tolist())
+    assert dropped <= set(data.plan.indices.tolist())
+
+
+@WORKERS
+def test_reporting_twice_is_harmless(data: InfoBatch[int], num_workers: int) -> None:
+    loader, plan, weights = (
+        DataLoader(data, batch_size=8, num_workers=num_workers),
+        data.plan.indices,
+        [],
+    )
+    for samples in loader:
+        assert data.epoch == 0
+        for _ in range(2):
+            data.update(loss_of(samples))
+            weights.append(data.batch_weights)
+            if data.epoch == 1:
+                break
+    check_scores(data, [plan])
+
+
+@WORKERS
+def test_micro_batches(data: InfoBatch[int], num_workers: int) -> None:
+    plan = data.plan.indices
+    for samples in DataLoader(data, batch_size=8, num_workers=num_workers):
+        for part in samples.chunk(3):
+            data.update(loss_of(part))
+    assert data.epoch == 1
+    check_scores(data, [plan])
+
+
+@WORKERS
+def test_a_break_and_drop_last(data: InfoBatch[int], num_workers: int) -> None:
+    loader = DataLoader(data, batch_size=8, num_workers=num_workers, drop_last=True)
+    plan = data.plan.indices
+    for step, samples in enumerate(loader):
+        if step == 2:
+            break
+        data.update(loss_of(samples))
+    second = [samples for samples in loader if data.update(loss_of(samples, 1)) is not None]
+    assert data.epoch == 1
+    data.set_epoch(2)
+    check_scores(data, [plan[:16], torch.cat(second)])
+
+
+def test_batch_weights_before_and_after_update(data: InfoBatch[int]) -> None:
+    loader = DataLoader(data, batch_size=8, num_workers=2)
+    for samples in loader:
+        data.update(loss_of(samples))
+    plan = data.plan
+    weight_of = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+    for samples in loader:
+        expected = torch.tensor([weight_of[i] for i in samples.tolist()])
+        assert torch.equal(data.batch_weights, expected)
+        data.update(loss_of(samples))
+        assert torch.equal(data.batch_weights, expected)
+
+
+def test_any_batch_sampler_over_the_plan(data: InfoBatch[int]) -> None:
+    class Sorted(BatchSampler):
+        """Batches of similar samples, as bucketing by length makes."""
+
+        def __iter__(self) -> Any:
+            indices = sorted(self.sampler)
+            return (
+                indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size)
+            )
+
+    loader = DataLoader(data, batch_sampler=Sorted(data.sampler, 8, drop_last=False))
+    for epoch in range(3):
+        for samples in loader:
+            assert samples.tolist() == sorted(samples.tolist())
+            data.update(loss_of(samples, epoch))
+    assert data.epoch == 3
+
+
+def test_any_collate_function_and_data_set(data: InfoBatch[int]) -> None:
+    for batch in DataLoader(data, batch_size=8, collate_fn=collate_to_dict, num_workers=1):
+        assert batch.keys() == {"samples"}
+        data.update(loss_of(batch["samples"]))
+    assert data.epoch == 1
+
+
+def test_misuse_is_named(data: InfoBatch[int]) -> None:
+    with pytest.raises(TypeError, match="data is a Numbers, expected an InfoBatch"):
+        DataLoader(Numbers(3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size is None"):
+        DataLoader(data, batch_size=None)  # type: ignore[arg-type]
+    samples = next(iter(DataLoader(data, batch_size=8)))
+    with pytest.raises(OrderError, match="losses has 16 entries, but 8 samples are left"):
+        data.update(loss_of(samples.repeat(2)))

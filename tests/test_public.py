@@ -1,0 +1,102 @@
+"""The surface is what it says, importing does nothing, and the files know only what they should."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import infobatch
+
+SOURCE = Path(infobatch.__file__).parent
+
+
+def test_the_public_names() -> None:
+    assert infobatch.__all__ == sorted(infobatch.__all__)
+    assert infobatch.__all__ == [
+        "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError", "rules",
+    ]  # fmt: skip
+    public = {
+        name
+        for name, value in vars(infobatch).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(infobatch.__all__) - {"rules"}
+
+
+def test_the_documented_members() -> None:
+    members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
+    assert members == {
+        "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "plan", "sampler",
+        "savings", "scores", "set_epoch", "state_dict", "update",
+    }  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of infobatch that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("infobatch"):
+            found.add(node.module.removeprefix("infobatch").lstrip("."))
+    return found
+
+
+def test_a_sample_passes_through_the_files_in_one_direction() -> None:
+    order = [
+        "errors",
+        "groups",
+        "scores",
+        "rules",
+        "plan",
+        "sampler",
+        "losses",
+        "record",
+        "pruner",
+        "dataset",
+        "loader",
+        "",
+    ]
+    for path in SOURCE.glob("*.py"):
+        name = path.stem.removeprefix("__init__")
+        imported = {module.split(".")[0] for module in imports_of(path)}
+        assert all(order.index(module) < order.index(name) for module in imported - {""}), name
+
+
+def test_scores_rules_and_plan_do_not_know_each_other() -> None:
+    assert imports_of(SOURCE / "scores.py") == set()
+    assert imports_of(SOURCE / "plan.py") <= {"groups", "errors"}
+    for path in (SOURCE / "rules").glob("*.py"):
+        assert {m for m in imports_of(path) if not m.startswith("rules")} <= {"groups", "errors"}
+
+
+def test_importing_patches_nothing_and_loads_only_torch_and_numpy() -> None:
+    code = """
+import sys, torch, numpy, torch.utils.data as data
+def snapshot():
+    return {(c.__name__, n): id(v) for c in vars(data).values() if isinstance(c, type)
+            for n, v in vars(c).items()} | {("iter", n): id(v)
+            for n, v in vars(data.dataloader._BaseDataLoaderIter).items()}
+before, modules = snapshot(), set(sys.modules)
+import infobatch
+assert snapshot() == before
+new = {m.split(".")[0] for m in set(sys.modules) - modules}
+known = {"infobatch", "numpy", "torch", *sys.stdlib_module_names}
+print(sorted(new - known))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]", result.stdout
+
+
+@pytest.mark.parametrize("member", ["InfoBatch", "Pruner"])
+def test_the_signatures(member: str) -> None:
+    parameters = inspect.signature(getattr(infobatch, member)).parameters
+    assert list(parameters)[1:] == ["num_epochs", "prune_ratio", "delta", "rule", "seed"]
+    assert parameters["delta"].default == 0.875
+    assert parameters["seed"].default == 0
+    assert parameters["rule"].kind is parameters["seed"].kind is inspect.Parameter.KEYWORD_ONLY

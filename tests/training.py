@@ -1,0 +1,91 @@
+"""A small real training that can be killed and resumed: `python -m tests.training --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import infobatch
+from infobatch.rules import RULES, Every, Mean, Rule
+
+
+def rule_named(name: str) -> Rule:
+    return Every(Mean(), 3) if name == "every-mean" else RULES[name]()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rule", default="mean")
+    parser.add_argument("--loader", choices=["stock", "ours", "stateful"], default="stock")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--checkpoint-every", type=int, default=3)
+    parser.add_argument("--die-after", type=int, default=-1)
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    x = torch.randn(150, 5)
+    y = (x @ torch.randn(5) + torch.randn(150) > 0).long()
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    criterion = nn.CrossEntropyLoss(reduction="none")
+    num_epochs = 8
+    data = infobatch.InfoBatch(TensorDataset(x, y), num_epochs, rule=rule_named(options.rule))
+    loader: Any
+    if options.loader == "ours":
+        loader = infobatch.DataLoader(data, batch_size=16, num_workers=options.workers)
+    elif options.loader == "stock":
+        loader = torch.utils.data.DataLoader(
+            data, batch_size=16, num_workers=options.workers, sampler=data.sampler
+        )
+    else:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader = StatefulDataLoader(
+            data, batch_size=16, num_workers=options.workers, sampler=data.sampler
+        )
+
+    checkpoint = options.folder / "checkpoint.pt"
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        data.load_state_dict(state["data"])
+        if options.loader == "stateful":
+            loader.load_state_dict(state["loader"])
+        step = state["step"]
+
+    for _ in range(data.epoch, num_epochs):
+        for inputs, targets in loader:
+            loss = data.update(criterion(model(inputs), targets))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % options.checkpoint_every == 0:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "data": data.state_dict(),
+                    "loader": loader.state_dict() if options.loader == "stateful" else {},
+                    "step": step,
+                }
+                torch.save(state, options.folder / "next.pt")
+                os.replace(options.folder / "next.pt", checkpoint)
+            if step == options.die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+    assert data.epoch == num_epochs
+    final = {"model": model.state_dict(), "data": data.state_dict(), "step": step}
+    torch.save(final, options.folder / "final.pt")
+
+
+if __name__ == "__main__":
+    main()
