@@ -73,6 +73,16 @@ def test_what_people_read_of_a_data_set_is_reachable() -> None:
     assert not hasattr(data, "_private_of_the_wrapped")
 
 
+def test_what_would_be_set_without_effect_is_refused() -> None:
+    data = InfoBatch(Numbers(9), 3)
+    with pytest.raises(AttributeError, match=r"set train_data\.dataset\.targets"):
+        data.targets = [0] * 9
+    data.dataset.targets = [2] * 9
+    assert data.targets[0] == 2
+    data.note = "fine"
+    assert data.note == "fine"
+
+
 class Fetching(Numbers):
     """A data set that fetches whole batches, as Subset and Hugging Face data sets do."""
 
@@ -118,7 +128,27 @@ def test_copies_work(copier: Any) -> None:
     twin = copier(data)
     assert twin.plan.fingerprint == data.plan.fingerprint
     assert twin.classes == data.classes
-    assert len(list(twin.sampler)) == len(twin.plan)
+    for samples in DataLoader(twin, batch_size=5, sampler=twin.sampler):
+        twin.update(loss_of(samples))
+    assert (data.epoch, twin.epoch) == (1, 2)
+    assert data.savings.fraction == 0 < twin.savings.fraction
+
+
+def test_a_shallow_copy_shares_the_data() -> None:
+    data = InfoBatch(Numbers(20), 5)
+    assert copy.copy(data).dataset is data.dataset
+    assert copy.deepcopy(data).dataset is not data.dataset
+
+
+def test_a_pickled_loader_and_its_data_stay_together() -> None:
+    data = InfoBatch(Numbers(20), 5)
+    loader = DataLoader(data, batch_size=5, sampler=data.sampler)
+    twin: DataLoader[Any] = pickle.loads(pickle.dumps(loader))
+    copied = twin.dataset
+    assert isinstance(copied, InfoBatch)
+    for samples in twin:
+        copied.update(loss_of(samples))
+    assert (data.epoch, copied.epoch) == (0, 1)
 
 
 def test_a_copy_from_the_middle_of_an_epoch_goes_on_there() -> None:

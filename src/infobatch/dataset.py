@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,9 @@ from infobatch.pruner import Pruner
 from infobatch.rules import Rule
 
 Item = TypeVar("Item", covariant=True)
+
+OWN = {"dataset", "num_samples", "num_epochs", "delta", "rule", "seed"}
+"""What is set on the wrapper itself."""
 
 
 class InfoBatch(Pruner, Dataset[Item]):
@@ -44,11 +48,12 @@ class InfoBatch(Pruner, Dataset[Item]):
         num_samples = len(dataset)  # type: ignore[arg-type]  # torch's Dataset declares no __len__
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
-        self.dataset = dataset
+        self.dataset: Any = dataset
         super().__init__(num_samples, num_epochs, prune_ratio, delta, rule=rule, seed=seed)
 
     def __getitem__(self, index: int) -> Item:
-        return self.dataset[index]
+        item: Item = self.dataset[index]
+        return item
 
     def __getitems__(self, indices: list[int]) -> Any:
         """A whole batch, in one call where the wrapped data set can; a DataLoader asks this."""
@@ -64,6 +69,18 @@ class InfoBatch(Pruner, Dataset[Item]):
         if name.startswith("_") or "dataset" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in OWN and hasattr(self.dataset, name):
+            raise AttributeError(
+                f"{name} belongs to the wrapped data set, where setting it here would change "
+                f"nothing: set train_data.dataset.{name}."
+            )
+        super().__setattr__(name, value)
+
+    def __copy__(self) -> InfoBatch[Item]:
+        # A shallow copy shares the data, not the state of the pruner.
+        return copy.deepcopy(self, {id(self.dataset): self.dataset})
 
     def state_dict(self) -> dict[str, Any]:
         # Loaders that save their data set also ask its copies in workers: nothing to tell.
