@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import infobatch.plan
 from infobatch import InfoBatch, Plan
 from infobatch.groups import Groups
 from infobatch.plan import draw
@@ -60,6 +61,14 @@ def test_many_groups_are_thinned_like_few() -> None:
     plan = draw(Groups(of.to(torch.uint8), keep=(0.25,) * 20), 0, 0)
     assert torch.bincount(of[plan.indices]).tolist() == [50] * 20
     assert set(plan.weights.tolist()) == {4.0}
+
+
+def test_equal_random_numbers_are_told_apart_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infobatch.plan, "_keys", lambda n, _: np.zeros(n, dtype=np.int32))
+    groups = Groups(torch.zeros(100, dtype=torch.uint8), keep=(0.3,))
+    plans = [draw(groups, seed, 0).indices.tolist() for seed in range(30)]
+    assert {len(set(plan)) for plan in plans} == {30}
+    assert set().union(*plans) == set(range(100))
 
 
 def test_a_held_selection_is_the_one_drawn_then() -> None:

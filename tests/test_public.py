@@ -55,6 +55,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "sampler",
         "losses",
         "record",
+        "checkpoint",
         "pruner",
         "dataset",
         "loader",

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from infobatch.groups import Groups
 
+FEW = 8
+"""So many groups are told apart by a pass for each; more of them (classes) by sorting."""
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -54,62 +57,78 @@ class Plan:
 def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     """Draw an epoch: `draw(Mean().groups(scores, {}, 3), seed=0, epoch=3)`.
 
-    One random permutation both shuffles and draws. The members of a group stand in it in random
-    order, so leaving out those of fixed ranks leaves out a uniformly random subset; and as these
-    ranks are evenly spaced, the kept ones stay spread over the whole epoch.
+    First each group is thinned to its share, then what is kept of all of them is shuffled together:
+    so the samples of a group are spread over the whole epoch.
     """
     drawn_in = epoch if groups.drawn_in is None else groups.drawn_in
-    order = _permutation(len(groups.of), seed, drawn_in)
-    if all(fraction == 1 for fraction in groups.keep):
-        indices, weights = order.long(), torch.ones(len(order))
-    else:
-        group_at = groups.of.index_select(0, order).numpy()
-        kept, weight_of = _thin(group_at, groups)
-        indices = torch.from_numpy(np.compress(kept, order.numpy()).astype(np.int64))
-        weights = torch.from_numpy(weight_of.take(np.compress(kept, group_at)))
-    if len(indices) == 0:
+    draw_rng = _generator("draw", seed, drawn_in)
+    kept, weight_of = [], np.ones(len(groups.keep), dtype=np.float32)
+    for group, members in enumerate(_members(groups)):
+        n = len(members)
+        m = max(round(n * groups.keep[group]), 1) if n and groups.keep[group] > 0 else 0
+        kept.append(members if m == n else np.compress(_choose(m, n, draw_rng), members))
+        if groups.rescale and m:
+            weight_of[group] = n / m
+    samples = np.concatenate(kept)
+    if len(samples) == 0:
         raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
-    if drawn_in != epoch:
-        order = _permutation(len(indices), seed, epoch)
-        indices, weights = indices.index_select(0, order), weights.index_select(0, order)
-    return Plan(epoch, indices, weights, num_samples=len(groups.of), threshold=groups.threshold)
+    order = _permutation(len(samples), _generator("order", seed, epoch))
+    # The samples stand group after group, so the place that one comes from tells its group.
+    ends = np.cumsum([len(part) for part in kept])
+    return Plan(
+        epoch,
+        indices=torch.from_numpy(samples).index_select(0, order),
+        weights=torch.from_numpy(weight_of.take(_group_of(order.numpy(), ends))),
+        num_samples=len(groups.of),
+        threshold=groups.threshold,
+    )
 
 
-def _thin(
-    group_at: NDArray[np.integer], groups: Groups
-) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """Which places of the permutation are kept, and what the kept of each group weigh."""
-    kept = np.ones(len(group_at), dtype=np.bool_)
-    weight_of = np.ones(len(groups.keep), dtype=np.float32)
-    for group, places in _places_of_groups(group_at, groups.keep):
-        n = len(places)
-        m = max(round(n * groups.keep[group]), 1) if groups.keep[group] > 0 else 0
-        if m < n:
-            skipped = np.arange(n - m) * n // (n - m)
-            kept[places[skipped]] = False
-            if groups.rescale and m:
-                weight_of[group] = n / m
-    return kept, weight_of
+def _members(groups: Groups) -> list[NDArray[np.int64]]:
+    """The samples of each group."""
+    of = groups.of.numpy()
+    if len(groups.keep) <= FEW:
+        return [np.flatnonzero(of == group) for group in range(len(groups.keep))]
+    by_group = np.argsort(of, kind="stable")
+    return np.split(by_group, np.cumsum(np.bincount(of, minlength=len(groups.keep)))[:-1])
 
 
-def _places_of_groups(
-    group_at: NDArray[np.integer], keep: tuple[float, ...]
-) -> list[tuple[int, NDArray[np.intp]]]:
-    """The places of every group that is not kept whole, in rising order."""
-    thinned = [group for group, fraction in enumerate(keep) if fraction < 1]
-    if len(thinned) <= 8:
-        return [(group, np.flatnonzero(group_at == group)) for group in thinned]
-    # With many groups (classes) a pass for each would be slow: one stable sort finds them all.
-    by_group = np.argsort(group_at, kind="stable")
-    ends = np.cumsum(np.bincount(group_at, minlength=len(keep)))
-    return [(group, by_group[ends[group - 1] if group else 0 : ends[group]]) for group in thinned]
+def _choose(m: int, n: int, rng: torch.Generator) -> NDArray[np.bool_]:
+    """A uniformly random choice of m of n: those with the m smallest of n random numbers."""
+    if m == 0:
+        return np.zeros(n, dtype=np.bool_)
+    keys = _keys(n, rng)
+    cut = np.partition(keys, m - 1)[m - 1]
+    chosen: NDArray[np.bool_] = keys < cut
+    tied = np.flatnonzero(keys == cut)
+    num_missing = m - int(np.count_nonzero(chosen))
+    chosen[tied[torch.randperm(len(tied), generator=rng)[:num_missing].numpy()]] = True
+    return chosen
 
 
-def _permutation(length: int, seed: int, epoch: int) -> Tensor:
-    """A permutation that depends on (seed, epoch) alone and touches no global generator."""
-    # Hashed, so that seed 1 epoch 0 is not seed 0 epoch 1.
-    digest = hashlib.blake2b(f"{seed},{epoch}".encode(), digest_size=8).digest()
-    rng = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+def _group_of(places: NDArray[np.integer], ends: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The group of each place, given where the groups end."""
+    if len(ends) > FEW:
+        return np.searchsorted(ends, places, side="right")
+    group = np.zeros(len(places), dtype=np.uint8)
+    for end in ends[:-1]:
+        group += places >= end
+    return group
+
+
+def _keys(n: int, rng: torch.Generator) -> NDArray[np.int32]:
+    keys: NDArray[np.int32] = torch.empty(n, dtype=torch.int32).random_(generator=rng).numpy()
+    return keys
+
+
+def _permutation(length: int, rng: torch.Generator) -> Tensor:
     # Half as wide is half the memory traffic, which is what a permutation costs.
-    dtype = torch.int32 if length < 2**31 else torch.int64
-    return torch.randperm(length, generator=rng, dtype=dtype)
+    return torch.randperm(
+        length, generator=rng, dtype=torch.int32 if length < 2**31 else torch.int64
+    )
+
+
+def _generator(purpose: str, seed: int, epoch: int) -> torch.Generator:
+    """A generator of its own; hashed, so that seed 1 epoch 0 is not seed 0 epoch 1."""
+    digest = hashlib.blake2b(f"{purpose},{seed},{epoch}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))

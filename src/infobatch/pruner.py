@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infobatch.checkpoint import FORMAT, check_same_run, pack, unpack
 from infobatch.errors import OrderError, StateError, check_fraction, check_whole
 from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
 from infobatch.plan import Plan, draw
@@ -108,7 +109,7 @@ class Pruner:
     @property
     def savings(self) -> Savings:
         """What was saved so far, the running epoch included."""
-        return self._past_savings if self._record is None else self._savings_with(self._record)
+        return self._savings_with(self._record.num_reported if self._record else 0)
 
     @property
     def num_nonfinite(self) -> int:
@@ -192,8 +193,9 @@ class Pruner:
 
     def _enter(self, epoch: int) -> None:
         self._epoch = epoch
-        self._plan = None
-        self._record = None
+        self._plan = self._record = None
+        if self._last_weights is not None:  # a view that would keep the whole plan alive
+            self._last_weights = self._last_weights.clone()
         self._num_resumed = self._num_updates = 0
         self._handed_out = None
         self._sampler.current = None
@@ -210,7 +212,7 @@ class Pruner:
             self._scores, self._memory, self._epoch, indices, losses
         )
         num_nonfinite = merge(self._scores, indices, losses)
-        self._past_savings = self._savings_with(record)
+        self._past_savings = self._savings_with(len(indices))
         self._num_nonfinite += num_nonfinite
         if num_nonfinite:
             warnings.warn(
@@ -223,10 +225,10 @@ class Pruner:
     def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int) -> Plan:
         return draw(self._annealed.groups(scores, memory, epoch), seed, epoch)
 
-    def _savings_with(self, record: Record) -> Savings:
-        num_trained = min(record.num_reported, len(self.plan))
-        num_full = round(self.num_samples * num_trained / len(self.plan))
+    def _savings_with(self, num_trained: int) -> Savings:
+        """The savings, with so many samples of this epoch trained."""
         past = self._past_savings
+        num_full = round(self.num_samples * num_trained / len(self.plan)) if num_trained else 0
         return Savings(past.num_trained + num_trained, past.num_full + num_full)
 
     # A loader ------------------------------------------------------------------------------------
@@ -249,9 +251,8 @@ class Pruner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact resume needs: tensors, numbers and strings."""
-        reported = self._record is not None and self._record.num_reported > 0
         return {
-            "format": 1,
+            "format": FORMAT,
             "num_samples": self.num_samples,
             "num_epochs": self.num_epochs,
             "delta": self.delta,
@@ -263,7 +264,7 @@ class Pruner:
             "num_trained": self._past_savings.num_trained,
             "num_full": self._past_savings.num_full,
             "num_nonfinite": self._num_nonfinite,
-            "running": self._running_state() if reported else {},
+            "running": pack(self.plan, self._record) if self._record else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -276,74 +277,38 @@ class Pruner:
                 "of the checkpoint."
             ) from error
 
-    def _running_state(self) -> dict[str, Any]:
-        assert self._record is not None
-        indices, losses = self._record.reported()
-        by_index = isinstance(self._record, IndexedRecord)
-        return {
-            "losses": losses.clone(),
-            "by_index": by_index,
-            "indices": indices.clone() if by_index else indices[:0].clone(),
-            "plan": self.plan.fingerprint,
-        }
-
     def _load(self, state: Mapping[str, Any]) -> None:
-        if state["format"] != 1:
-            raise StateError(f"state has format {state['format']}, expected 1: upgrade infobatch.")
-        for name, own in (
-            ("num_samples", self.num_samples),
-            ("num_epochs", self.num_epochs),
-            ("delta", self.delta),
-            ("rule", repr(self.rule)),
-        ):
-            if state[name] != own:
-                raise StateError(
-                    f"the checkpoint has {name} {state[name]}, this run {own}: resume with the "
-                    f"same {name}, or start anew without the checkpoint."
-                )
-        seed, epoch, running = state["seed"], state["epoch"], state["running"]
+        check_same_run(
+            state,
+            num_samples=self.num_samples,
+            num_epochs=self.num_epochs,
+            delta=self.delta,
+            rule=repr(self.rule),
+        )
         scores = state["scores"].clone()
-        if scores.shape != self._scores.shape:
-            raise StateError(
-                f"the checkpoint has {len(scores)} scores for {self.num_samples} samples: it is "
-                "damaged, go back to an earlier one."
-            )
         memory = {name: values.clone() for name, values in state["memory"].items()}
-        plan = record = None
-        if running:
-            plan = self._draw(scores, memory, seed, epoch)
-            if plan.fingerprint != running["plan"]:
-                raise StateError(
-                    f"torch {torch.__version__} draws another plan for epoch {epoch} than the "
-                    "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
-                )
-            losses = running["losses"]
-            record = IndexedRecord(plan) if running["by_index"] else OrderedRecord(plan)
-            record.write(
-                running["indices"] if running["by_index"] else slice(0, len(losses)), losses
-            )
+        seed, epoch, running = state["seed"], state["epoch"], state["running"]
+        plan = self._draw(scores, memory, seed, epoch) if running else None
+        record = unpack(plan, running) if plan is not None else None
         past_savings = Savings(state["num_trained"], state["num_full"])
         num_nonfinite = state["num_nonfinite"]
         # Nothing can fail from here on, so a refused checkpoint changes nothing.
+        self._enter(epoch)
         self.seed, self._scores, self._memory = seed, scores, memory
         self._past_savings, self._num_nonfinite = past_savings, num_nonfinite
-        self._enter(epoch)
-        self._plan, self._record = plan, record
-        self._num_resumed = record.num_reported if record is not None else 0
-        self._last_weights = None
+        self._plan, self._record, self._last_weights = plan, record, None
+        self._num_resumed = self._num_reported()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in the middle of no iteration: it goes on after what was reported.
-        num_reported = self._record.num_reported if self._record is not None else 0
-        return {
-            **self.__dict__,
-            "_num_updates": 0,
-            "_num_resumed": num_reported,
-            "_handed_out": None,
-        }
+        resumed = {"_num_updates": 0, "_num_resumed": self._num_reported(), "_handed_out": None}
+        return {**self.__dict__, **resumed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # Tensors sent to a spawned process are shared with its parent; the scores must not be.
         self._scores = self._scores.clone()
         self._memory = {name: values.clone() for name, values in self._memory.items()}
+
+    def _num_reported(self) -> int:
+        return 0 if self._record is None else len(self.plan) - len(self._record.remaining()[0])

@@ -101,8 +101,11 @@ class IndexedRecord(Record):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         # A sample that is not in the plan weighs 0; every sample in it weighs more.
-        self._weight_of = torch.zeros(plan.num_samples)
-        self._weight_of[plan.indices] = plan.weights
+        if plan.num_pruned:
+            self._weight_of = torch.zeros(plan.num_samples)
+            self._weight_of[plan.indices] = plan.weights
+        else:
+            self._weight_of = torch.ones(1).expand(plan.num_samples)
         self._weight_on_device = self._weight_of
         self._loss_of = torch.zeros(plan.num_samples)
         self._written = torch.zeros(plan.num_samples, dtype=torch.bool)
@@ -134,7 +137,7 @@ class IndexedRecord(Record):
         self.num_reported += len(places)
 
     def reported(self) -> tuple[Tensor, Tensor]:
-        indices = self._plan.indices[self._is_reported()]
+        indices = self._plan.indices if self.complete else self._plan.indices[self._is_reported()]
         return indices, self._loss_of.cpu()[indices]
 
     def remaining(self) -> tuple[Tensor, int]:

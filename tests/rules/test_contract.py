@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import infobatch.plan
@@ -99,24 +100,28 @@ def test_unbiased_weights_sum_to_the_data_set(name: str, num_samples: int) -> No
 
 @pytest.mark.parametrize("name", UNBIASED)
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 4, 5, 6])
-def test_over_all_permutations_each_sample_weighs_exactly_one(
+def test_over_all_random_numbers_each_sample_weighs_exactly_one(
     name: str, num_samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule, scores = every_rule(num_samples)[name], long_tailed(num_samples)
     groups = rule.groups(scores, trained(rule, scores), 1)
+    sizes: list[int] = []
+
+    def note_size(n: int, _: object) -> NDArray[np.int32]:
+        sizes.append(n)
+        return np.arange(n, dtype=np.int32)
+
+    monkeypatch.setattr(infobatch.plan, "_keys", note_size)
+    draw(groups, seed=0, epoch=1)
+    every_order = list(product(*(permutations(range(size)) for size in sizes)))
     total = [Fraction(0)] * num_samples
-    orders = list(permutations(range(num_samples)))
-    for order in orders:
-        permuted = iter_once(torch.tensor(order, dtype=torch.int32))
-        monkeypatch.setattr(infobatch.plan, "_permutation", lambda *_, p=permuted: next(p))
-        plan = draw(groups, seed=0, epoch=groups.drawn_in or 0)
+    for orders in every_order:
+        keys = iter(orders)
+        monkeypatch.setattr(infobatch.plan, "_keys", lambda *_, k=keys: np.array(next(k), np.int32))
+        plan = draw(groups, seed=0, epoch=1)
         for index, weight in zip(plan.indices.tolist(), plan.weights.tolist(), strict=True):
             total[index] += Fraction(weight).limit_denominator(1000)
-    assert total == [Fraction(len(orders))] * num_samples
-
-
-def iter_once(value: Tensor) -> Iterator[Tensor]:
-    return iter([value])
+    assert total == [Fraction(len(every_order))] * num_samples
 
 
 @pytest.mark.parametrize("name", UNBIASED)
