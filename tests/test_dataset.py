@@ -70,7 +70,11 @@ def test_what_people_read_of_a_data_set_is_reachable() -> None:
     assert data.targets[4] == 1
     with pytest.raises(AttributeError, match="nonsense"):
         data.nonsense  # noqa: B018
-    assert not hasattr(data, "_private_of_the_wrapped")
+    private = InfoBatch(Fetching(9), 3)
+    assert hasattr(private.dataset, "_private_of_the_wrapped")
+    assert not hasattr(private, "_private_of_the_wrapped")
+    with pytest.raises(AttributeError, match="targets"):
+        InfoBatch.__new__(InfoBatch).targets  # noqa: B018
 
 
 def test_what_would_be_set_without_effect_is_refused() -> None:

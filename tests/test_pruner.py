@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, multiprocessing
 from torch.utils.data import DataLoader
 
 from infobatch import InfoBatch, OrderError, Pruner, Savings
@@ -237,6 +237,22 @@ def test_a_copy_goes_its_own_way(copier: Any, name: str) -> None:
     twin = copier(pruner)
     ours = fingerprints(pruner)
     assert fingerprints(twin) == ours
+
+
+def train_and_exit(pruner: Pruner) -> None:
+    train_by_index(pruner)
+
+
+def test_a_pruner_sent_to_a_spawned_process_is_a_copy() -> None:
+    """torch shares the memory of tensors it sends, and scores change in place."""
+    pruner = Pruner(100, 10)
+    train_by_index(pruner)
+    before = pruner.scores
+    process = multiprocessing.get_context("spawn").Process(target=train_and_exit, args=(pruner,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert torch.equal(pruner.scores, before)
 
 
 # Bad input ---------------------------------------------------------------------------------------

@@ -81,6 +81,14 @@ def test_the_length_of_a_resumed_epoch_is_what_is_left_of_it() -> None:
     assert resumed.plan.indices.shape[0] < NUM_SAMPLES
 
 
+def test_a_checkpoint_brings_its_seed() -> None:
+    pruner = Pruner(60, 12, seed=5)
+    pruner.update(loss_of(pruner.plan.indices), pruner.plan.indices)
+    resumed = Pruner(60, 12, seed=6)
+    resumed.load_state_dict(pruner.state_dict())
+    assert resumed.plan.fingerprint == pruner.plan.fingerprint
+
+
 def test_a_checkpoint_stands_still() -> None:
     data = make("ucb")
     steps(data, "stock", 2)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from infobatch import InfoBatch, OrderError
 from tests.conftest import Numbers, loss_of
@@ -205,6 +206,17 @@ def test_a_break_in_front_of_update_is_legal_too(data: InfoBatch[int], num_worke
     check_scores(data, [plan[: 3 * BATCH]])
 
 
+def test_a_break_at_the_last_batch_is_legal(data: InfoBatch[int]) -> None:
+    """It holds 4 samples, for which the sampler has run dry already."""
+    loader, plan = stock(data, 0), data.plan.indices
+    for samples in loader:
+        if len(samples) < BATCH:
+            break
+        data.update(loss_of(samples))
+    data.set_epoch(1)
+    check_scores(data, [plan[:96]])
+
+
 @WORKERS
 def test_drop_last(data: InfoBatch[int], num_workers: int) -> None:
     loader = stock(data, num_workers, drop_last=True)
@@ -373,6 +385,43 @@ def test_another_sampler_leaves_the_pruner_alone(data: InfoBatch[int]) -> None:
     run_epochs(data, stock(data, 0), 2)
 
 
+# Loaders with a batch sampler of their own --------------------------------------------------------
+
+
+def stateful(data: InfoBatch[int], num_workers: int, **options: Any) -> Any:
+    return StatefulDataLoader(
+        data, batch_size=BATCH, sampler=data.sampler, num_workers=num_workers, **options
+    )
+
+
+@WORKERS
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_torchdatas_loader(data: InfoBatch[int], num_workers: int, drop_last: bool) -> None:
+    loader, plans = stateful(data, num_workers, drop_last=drop_last), []
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        num_trained = len(data.plan) // BATCH * BATCH if drop_last else len(data.plan)
+        plans.append(data.plan.indices[:num_trained])
+        train(data, loader)
+    data.set_epoch(3)
+    check_scores(data, plans)
+
+
+@WORKERS
+def test_torchdatas_loader_reported_twice(data: InfoBatch[int], num_workers: int) -> None:
+    with pytest.raises(OrderError, match="16 losses were reported for a batch of 8|more than are"):
+        for step, samples in enumerate(stateful(data, num_workers)):
+            data.update(loss_of(samples))
+            if step == 0:
+                data.update(loss_of(samples))
+
+
+@WORKERS
+def test_torchdatas_loader_with_a_batch_dropped(data: InfoBatch[int], num_workers: int) -> None:
+    with pytest.raises(OrderError, match="8 samples were fetched and never reported"):
+        train(data, skipping(stateful(data, num_workers), 2))
+
+
 # Weights of the batch in hand --------------------------------------------------------------------
 
 
@@ -406,3 +455,8 @@ def test_batch_weights_before_update_are_refused_where_they_could_be_wrong(
         with pytest.raises(OrderError, match=r"call update\(losses\) first"):
             data.batch_weights  # noqa: B018
         break
+    batches = iter(stateful(data, 2))
+    data.update(loss_of(next(batches)))
+    next(batches)
+    with pytest.raises(OrderError, match=r"call update\(losses\) first"):
+        data.batch_weights  # noqa: B018
