@@ -19,20 +19,21 @@ def test_the_public_names() -> None:
     assert infobatch.__all__ == sorted(infobatch.__all__)
     assert infobatch.__all__ == [
         "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError", "rules",
+        "schedule",
     ]  # fmt: skip
     public = {
         name
         for name, value in vars(infobatch).items()
         if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert public == set(infobatch.__all__) - {"rules"}
+    assert public == set(infobatch.__all__) - {"rules", "schedule"}
 
 
 def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
-        "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "plan", "sampler",
-        "savings", "scores", "set_epoch", "state_dict", "update",
+        "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "num_reported",
+        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "update",
     }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "checkpoint",
         "pruner",
         "dataset",
+        "schedule",
         "loader",
         "",
     ]

@@ -1,6 +1,6 @@
 """Unbiased dynamic data pruning for PyTorch: a third of the training saved, nothing lost."""
 
-from infobatch import rules
+from infobatch import rules, schedule
 from infobatch.dataset import InfoBatch
 from infobatch.errors import OrderError, StateError
 from infobatch.loader import DataLoader
@@ -16,6 +16,7 @@ __all__ = [
     "Savings",
     "StateError",
     "rules",
+    "schedule",
 ]
 
 __version__ = "0.1.0"

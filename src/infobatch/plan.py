@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def num_pruned(self) -> int:
-        return self.num_samples - len(self.indices)
+        return self.num_samples - len(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -51,7 +51,7 @@ class Plan:
         return f"{self.epoch}:{len(self.indices)}:{crc:08x}"
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return self.indices.shape[0]  # a step asks; len() of a tensor takes ten times as long
 
 
 def draw(groups: Groups, seed: int, epoch: int) -> Plan:

@@ -109,7 +109,12 @@ class Pruner:
     @property
     def savings(self) -> Savings:
         """What was saved so far, the running epoch included."""
-        return self._savings_with(self._record.num_reported if self._record else 0)
+        return self._savings_with(self.num_reported)
+
+    @property
+    def num_reported(self) -> int:
+        """How many samples of the running epoch were reported so far."""
+        return self._record.num_reported if self._record is not None else 0
 
     @property
     def num_nonfinite(self) -> int:

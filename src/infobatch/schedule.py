@@ -1,0 +1,102 @@
+"""Step-based learning-rate schedules on epochs that shrink.
+
+Epochs of fewer steps would leave a schedule behind its curve. So it follows the pruner's place in
+the epoch: after a part p of an epoch's steps, it stands where full training stands after a part p
+of its own, and at each epoch's end exactly where full training does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from infobatch.errors import check_whole
+from infobatch.pruner import Pruner
+
+
+class Schedule(LRScheduler):
+    """Any scheduler that steps per batch, made for full training, on a pruned run.
+
+    Call `step()` after each step of the optimizer, as before. `batch_size`, `drop_last` and
+    `accumulate` (batches per step of the optimizer) are those of the training loop.
+
+    >>> import torch
+    >>> pruner = Pruner(num_samples=100, num_epochs=2)
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> curve = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)
+    >>> schedule = Schedule(curve, pruner, batch_size=10)
+    >>> _ = pruner.update(torch.ones(10), pruner.plan.indices[:10]), optimizer.step()
+    >>> schedule.step()
+    >>> schedule.get_last_lr()
+    [0.95]
+    """
+
+    def __init__(
+        self,
+        scheduler: LRScheduler,
+        pruner: Pruner,
+        *,
+        batch_size: int,
+        drop_last: bool = False,
+        accumulate: int = 1,
+    ) -> None:
+        # No super().__init__(): it would set the learning rate, which is the wrapped one's to set.
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise TypeError(
+                f"scheduler is a {type(scheduler).__name__}, expected a torch scheduler that steps "
+                "per batch; one that steps per epoch or on a metric needs no Schedule."
+            )
+        self.scheduler = scheduler
+        self.optimizer = scheduler.optimizer
+        self._pruner = pruner
+        self._batch_size = check_whole("batch_size", batch_size, at_least=1)
+        self._drop_last = drop_last
+        self._accumulate = check_whole("accumulate", accumulate, at_least=1)
+        self._num_steps = self._target()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch of full training: what the wrapped schedule is made for."""
+        return self._steps(self._pruner.num_samples)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Move the wrapped scheduler to where full training would be now."""
+        target = self._target()
+        while self._num_steps < target:
+            self.scheduler.step()
+            self._num_steps += 1
+
+    def _steps(self, num_samples: int) -> int:
+        """Optimizer steps for so many samples."""
+        num_batches = (
+            num_samples // self._batch_size
+            if self._drop_last
+            else -(-num_samples // self._batch_size)
+        )
+        return -(-num_batches // self._accumulate)
+
+    def _target(self) -> int:
+        pruner = self._pruner
+        if pruner.epoch >= pruner.num_epochs:
+            return self.steps_per_epoch * pruner.num_epochs
+        of_epoch = self.steps_per_epoch * self._steps(pruner.num_reported)
+        return self.steps_per_epoch * pruner.epoch + of_epoch // max(
+            1, self._steps(len(pruner.plan))
+        )
+
+    def get_last_lr(self) -> list[Any]:
+        """The learning rates now in use."""
+        return self.scheduler.get_last_lr()
+
+    def get_lr(self) -> list[Any]:
+        return self.scheduler.get_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped scheduler's state, and how far it was moved."""
+        return {"scheduler": self.scheduler.state_dict(), "num_steps": self._num_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict()` was taken; load the pruner's state too."""
+        self.scheduler.load_state_dict(state_dict["scheduler"])
+        self._num_steps = state_dict["num_steps"]

@@ -1,0 +1,186 @@
+"""A schedule that steps per batch stays on the curve of full training while epochs shrink."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD, Optimizer, lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from infobatch import InfoBatch
+from infobatch.schedule import Schedule
+from tests.conftest import Numbers, loss_of
+
+NUM_SAMPLES, NUM_EPOCHS, BATCH = 100, 12, 8
+
+
+class Mine(LRScheduler):
+    """A user's own."""
+
+    def get_lr(self) -> list[Any]:
+        return [base / (1 + self.last_epoch) ** 0.5 for base in self.base_lrs]
+
+
+def sequential(optimizer: Optimizer, steps: int) -> LRScheduler:
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=steps // 5)
+    decay = lr_scheduler.CosineAnnealingLR(optimizer, steps - steps // 5)
+    return lr_scheduler.SequentialLR(optimizer, [warmup, decay], [steps // 5])
+
+
+CURVES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
+    "OneCycleLR": lambda o, n: lr_scheduler.OneCycleLR(o, 0.5, total_steps=n),
+    "CosineAnnealingLR": lr_scheduler.CosineAnnealingLR,
+    "LambdaLR": lambda o, n: lr_scheduler.LambdaLR(o, lambda step: 1 - step / (n + 1)),
+    "SequentialLR": sequential,
+    "PolynomialLR": lambda o, n: lr_scheduler.PolynomialLR(o, n, power=2),
+    "WarmRestarts": lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, n // 4),
+    "Mine": lambda o, n: Mine(o),
+}
+FALLING = ["CosineAnnealingLR", "LambdaLR", "PolynomialLR", "Mine"]
+
+
+def an_optimizer() -> SGD:
+    return SGD([torch.zeros(1, requires_grad=True)], lr=0.3, momentum=0.9)
+
+
+def steps_of(num_samples: int, drop_last: bool, accumulate: int) -> int:
+    """Counted, not computed."""
+    batches = list(range(0, num_samples, BATCH))
+    if drop_last and num_samples % BATCH:
+        batches.pop()
+    return len(batches[::accumulate])
+
+
+def full_training(name: str, drop_last: bool = False, accumulate: int = 1) -> list[float]:
+    """The learning rate at the end of each epoch."""
+    optimizer, steps = an_optimizer(), steps_of(NUM_SAMPLES, drop_last, accumulate)
+    scheduler, rates = CURVES[name](optimizer, steps * NUM_EPOCHS), []
+    for _ in range(NUM_EPOCHS):
+        for _ in range(steps):
+            optimizer.step()
+            scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+class Run:
+    def __init__(self, name: str, drop_last: bool = False, accumulate: int = 1) -> None:
+        self.accumulate = accumulate
+        self.data = InfoBatch(Numbers(NUM_SAMPLES), NUM_EPOCHS)
+        self.optimizer = an_optimizer()
+        total = steps_of(NUM_SAMPLES, drop_last, accumulate) * NUM_EPOCHS
+        self.schedule = Schedule(
+            CURVES[name](self.optimizer, total),
+            self.data,
+            batch_size=BATCH,
+            drop_last=drop_last,
+            accumulate=accumulate,
+        )
+        self.loader = DataLoader(
+            self.data, batch_size=BATCH, sampler=self.data.sampler, drop_last=drop_last
+        )
+
+    def epoch(self) -> list[float]:
+        """Train one, and note the learning rate after each step."""
+        rates = []
+        num_batches = len(self.loader)
+        for number, samples in enumerate(self.loader, 1):
+            self.data.update(loss_of(samples))
+            if number % self.accumulate == 0 or number == num_batches:
+                self.optimizer.step()
+                self.schedule.step()
+                rates.append(self.optimizer.param_groups[0]["lr"])
+        return rates
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("name", CURVES)
+def test_at_every_epochs_end_the_rate_is_that_of_full_training(
+    name: str, drop_last: bool, accumulate: int
+) -> None:
+    run = Run(name, drop_last, accumulate)
+    rates = []
+    for epoch in range(NUM_EPOCHS):
+        run.data.set_epoch(epoch)
+        rates.append(run.epoch()[-1])
+    assert rates == full_training(name, drop_last, accumulate)
+    run.data.set_epoch(NUM_EPOCHS)
+    assert run.data.savings.fraction > 0.2
+
+
+@pytest.mark.parametrize("name", FALLING)
+def test_between_epochs_it_never_goes_up(name: str) -> None:
+    run = Run(name)
+    rates = [rate for _ in range(NUM_EPOCHS) for rate in run.epoch()]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) > 0.9 * len(rates)
+
+
+def test_past_the_last_epoch_it_stays_at_its_end() -> None:
+    run = Run("OneCycleLR")  # which refuses to be stepped beyond its end
+    for _ in range(NUM_EPOCHS + 2):
+        last = run.epoch()[-1]
+    assert last == full_training("OneCycleLR")[-1]
+
+
+def test_an_epoch_cut_short_is_made_up_for() -> None:
+    run = Run("CosineAnnealingLR")
+    run.epoch()
+    for samples in run.loader:
+        run.data.update(loss_of(samples))
+        run.optimizer.step()
+        run.schedule.step()
+        break
+    assert run.epoch()[-1] == full_training("CosineAnnealingLR")[2]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_resumed_from_any_step_it_goes_on_the_same(name: str) -> None:
+    whole, states = Run(name), []
+    rates = []
+    for _ in range(4):
+        for samples in whole.loader:
+            whole.data.update(loss_of(samples))
+            whole.optimizer.step()
+            whole.schedule.step()
+            rates.append(whole.schedule.get_last_lr())
+            states.append(
+                copy.deepcopy(
+                    (
+                        whole.data.state_dict(),
+                        whole.optimizer.state_dict(),
+                        whole.schedule.state_dict(),
+                    )
+                )
+            )
+    for position in range(0, len(states), 5):
+        resumed = Run(name)
+        data, optimizer, schedule = states[position]
+        resumed.data.load_state_dict(data)
+        resumed.optimizer.load_state_dict(optimizer)
+        resumed.schedule.load_state_dict(schedule)
+        assert resumed.schedule.get_last_lr() == rates[position]
+        while resumed.data.epoch < 4:
+            resumed.epoch()
+        assert resumed.schedule.get_last_lr() == rates[-1]
+
+
+def test_it_is_a_torch_scheduler() -> None:
+    run = Run("CosineAnnealingLR")
+    assert isinstance(run.schedule, LRScheduler)
+    assert run.schedule.optimizer is run.optimizer
+    assert run.schedule.get_last_lr() == [0.3]
+
+
+def test_what_needs_no_schedule_is_refused() -> None:
+    optimizer, data = an_optimizer(), InfoBatch(Numbers(10), 3)
+    with pytest.raises(TypeError, match="scheduler is a ReduceLROnPlateau"):
+        Schedule(lr_scheduler.ReduceLROnPlateau(optimizer), data, batch_size=2)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        Schedule(CURVES["Mine"](optimizer, 5), data, batch_size=0)
