@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import infobatch
 from infobatch import InfoBatch
+from infobatch.rules import Groups, Mean, Memory
 from tests.conftest import Numbers, loss_of
 
 
@@ -75,6 +76,15 @@ def test_what_people_read_of_a_data_set_is_reachable() -> None:
     assert not hasattr(private, "_private_of_the_wrapped")
     with pytest.raises(AttributeError, match="targets"):
         InfoBatch.__new__(InfoBatch).targets  # noqa: B018
+
+
+def test_the_error_inside_a_property_is_the_one_shown() -> None:
+    class Broken(Mean):
+        def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+            raise AttributeError("a mistake in my rule")
+
+    with pytest.raises(AttributeError, match="a mistake in my rule"):
+        InfoBatch(Numbers(9), 3, rule=Broken()).plan  # noqa: B018
 
 
 def test_what_would_be_set_without_effect_is_refused() -> None:

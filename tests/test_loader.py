@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 
 from infobatch import DataLoader, InfoBatch, OrderError
 from tests.conftest import Numbers, loss_of
-from tests.test_sampler import WORKERS, check_scores
+from tests.test_sampler import WORKERS, check_scores, reading_ahead, stock
 
 
 def collate_to_dict(items: list[int]) -> dict[str, Tensor]:
@@ -56,19 +56,19 @@ def test_dropped_batches_are_harmless(data: InfoBatch[int], num_workers: int) ->
 
 @WORKERS
 def test_reporting_twice_is_harmless(data: InfoBatch[int], num_workers: int) -> None:
-    loader, plan, weights = (
-        DataLoader(data, batch_size=8, num_workers=num_workers),
-        data.plan.indices,
-        [],
-    )
-    for samples in loader:
-        assert data.epoch == 0
-        for _ in range(2):
-            data.update(loss_of(samples))
-            weights.append(data.batch_weights)
-            if data.epoch == 1:
-                break
-    check_scores(data, [plan])
+    """Even the last batch of an epoch, whose first report closes it."""
+    loader, plans = DataLoader(data, batch_size=8, num_workers=num_workers), []
+    for epoch in range(3):
+        plan = data.plan
+        plans.append(plan.indices)
+        for samples in loader:
+            first = data.update(loss_of(samples, epoch))
+            weights = data.batch_weights
+            assert data.savings.num_trained <= sum(map(len, plans))
+            assert torch.equal(data.update(loss_of(samples, epoch)), first)
+            assert torch.equal(data.batch_weights, weights)
+        assert data.epoch == epoch + 1
+    check_scores(data, plans)
 
 
 @WORKERS
@@ -90,8 +90,7 @@ def test_a_break_and_drop_last(data: InfoBatch[int], num_workers: int) -> None:
             break
         data.update(loss_of(samples))
     second = [samples for samples in loader if data.update(loss_of(samples, 1)) is not None]
-    assert data.epoch == 1
-    data.set_epoch(2)
+    assert data.epoch == 2
     check_scores(data, [plan[:16], torch.cat(second)])
 
 
@@ -133,11 +132,68 @@ def test_any_collate_function_and_data_set(data: InfoBatch[int]) -> None:
     assert data.epoch == 1
 
 
+def without_multiples_of_five(items: list[int]) -> Tensor:
+    return torch.tensor([item for item in items if item % 5])
+
+
+def test_a_collate_function_that_leaves_samples_out_is_noticed(data: InfoBatch[int]) -> None:
+    with pytest.raises(OrderError, match="a collate_fn that leaves samples out"):
+        for samples in DataLoader(data, batch_size=8, collate_fn=without_multiples_of_five):
+            data.update(loss_of(samples))
+    assert bool(data.scores.isnan().all())
+
+
+@pytest.mark.parametrize("num_samples", [96, 100])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_reading_ahead_around_the_loader_is_noticed(num_samples: int, depth: int) -> None:
+    data = InfoBatch(Numbers(num_samples), 10)
+    with pytest.raises(OrderError, match="something reads ahead|samples are left"):
+        for samples in reading_ahead(DataLoader(data, batch_size=8), depth):
+            data.update(loss_of(samples))
+        data.set_epoch(1)
+    assert bool(data.scores.isnan().all())
+
+
+def test_a_peek_with_this_loader_leaves_the_stock_one_alone(data: InfoBatch[int]) -> None:
+    next(iter(DataLoader(data, batch_size=8)))
+    plan = data.plan.indices
+    for samples in stock(data, 0):
+        data.update(loss_of(samples))
+    check_scores(data, [plan])
+
+
+def test_an_iteration_outlived_by_its_epoch_is_refused(data: InfoBatch[int]) -> None:
+    batches = iter(DataLoader(data, batch_size=8))
+    data.update(loss_of(next(batches)))
+    data.set_epoch(1)
+    with pytest.raises(OrderError, match="the epoch was closed while this iteration"):
+        next(batches)
+
+
+class Columns(Numbers):
+    """Fetches a batch as columns, which a collate function takes as they are."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, list[int]]:
+        return {"samples": indices, "targets": [i % 3 for i in indices]}
+
+
+def test_a_data_set_that_fetches_columns() -> None:
+    data = InfoBatch(Columns(20), 5)
+    loader = DataLoader(data, batch_size=4, collate_fn=lambda columns: columns)
+    assert loader.dataset.classes == ["a", "b", "c"]  # type: ignore[attr-defined]
+    for batch in loader:
+        data.update(loss_of(torch.tensor(batch["samples"])))
+    assert data.epoch == 1
+
+
 def test_misuse_is_named(data: InfoBatch[int]) -> None:
-    with pytest.raises(TypeError, match="data is a Numbers, expected an InfoBatch"):
+    with pytest.raises(TypeError, match="dataset is a Numbers, expected an InfoBatch"):
         DataLoader(Numbers(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size is None"):
         DataLoader(data, batch_size=None)  # type: ignore[arg-type]
     samples = next(iter(DataLoader(data, batch_size=8)))
     with pytest.raises(OrderError, match="losses has 16 entries, but 8 samples are left"):
         data.update(loss_of(samples.repeat(2)))
+    for wrong in (torch.tensor([]), torch.tensor(3)):
+        with pytest.raises(ValueError, match="a tensor of at least one sample"):
+            data.hand_out(wrong)

@@ -82,6 +82,14 @@ def test_a_held_selection_is_the_one_drawn_then() -> None:
     )
 
 
+def test_groups_that_are_none_are_refused() -> None:
+    of = torch.tensor([0, 1, 2], dtype=torch.uint8)
+    with pytest.raises(ValueError, match="of runs from 0 to 2, expected groups from 0 to 1"):
+        draw(Groups(of, keep=(1.0, 0.5)), 0, 0)
+    with pytest.raises(ValueError, match="expected fractions from 0 to 1"):
+        draw(Groups(of, keep=(1.0, 0.5, 1.5)), 0, 0)
+
+
 def test_a_rule_that_keeps_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="keeps no sample of epoch 3"):
         draw(Groups(torch.zeros(5, dtype=torch.uint8), keep=(0.0,)), 0, 3)

@@ -184,6 +184,49 @@ def test_in_order_and_by_index_do_not_mix_within_an_epoch() -> None:
         other.update(loss_of(next(batches)))
 
 
+def test_a_full_epoch_is_to_the_last_bit_what_it_would_be_without() -> None:
+    for shape in [(50,), (50, 3, 7)]:
+        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+            losses = torch.rand(shape).to(dtype)
+            assert torch.equal(Pruner(50, 3).update(losses, torch.arange(50)), losses.mean())
+
+
+def test_the_users_modes_and_defaults_do_not_matter() -> None:
+    expected = fingerprints(Pruner(60, 10))
+    pruner = Pruner(60, 10)
+    found = []
+    for epoch in range(4):
+        with torch.inference_mode():
+            found.append(pruner.plan.fingerprint)
+            indices = pruner.plan.indices
+            pruner.update(loss_of(indices[:20], epoch), indices[:20])
+        losses = loss_of(indices[20:], epoch).requires_grad_()
+        pruner.update(losses, indices[20:]).backward()
+    assert found == expected
+
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        pruner = Pruner(60, 10)
+        with torch.device("cpu"):
+            found = fingerprints(pruner)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert found == expected
+
+
+def test_in_order_too() -> None:
+    data = InfoBatch(Numbers(64), 10)
+    train_epoch(data)
+    with torch.inference_mode():
+        assert data.plan.num_pruned > 0
+    batches = iter(DataLoader(data, batch_size=8, sampler=data.sampler))
+    with torch.inference_mode():
+        data.update(loss_of(next(batches)))
+    data.update(loss_of(next(batches)).requires_grad_()).backward()
+
+
 # Savings -----------------------------------------------------------------------------------------
 
 
@@ -208,6 +251,14 @@ def test_an_epoch_cut_short_counts_in_proportion() -> None:
     assert pruner.savings == expected
     pruner.set_epoch(2)
     assert pruner.savings == expected
+
+
+def test_what_is_reported_twice_is_saved_once() -> None:
+    pruner = Pruner(100, 10)
+    first = pruner.plan.indices[:32]
+    for _ in range(2):
+        pruner.update(loss_of(first), first)
+    assert pruner.num_reported == pruner.savings.num_trained == 32
 
 
 # Determinism and copies --------------------------------------------------------------------------
@@ -240,19 +291,23 @@ def test_a_copy_goes_its_own_way(copier: Any, name: str) -> None:
 
 
 def train_and_exit(pruner: Pruner) -> None:
-    train_by_index(pruner)
+    rest = torch.tensor(list(pruner.sampler))
+    pruner.update(torch.zeros(len(rest)), rest)
+    assert pruner.epoch == 2
 
 
 def test_a_pruner_sent_to_a_spawned_process_is_a_copy() -> None:
     """torch shares the memory of tensors it sends, and scores change in place."""
     pruner = Pruner(100, 10)
     train_by_index(pruner)
-    before = pruner.scores
+    half = pruner.plan.indices[:30]
+    pruner.update(loss_of(half), half)
+    before = pruner.state_dict()
     process = multiprocessing.get_context("spawn").Process(target=train_and_exit, args=(pruner,))
     process.start()
     process.join()
     assert process.exitcode == 0
-    assert torch.equal(pruner.scores, before)
+    assert same_state(pruner.state_dict(), before)
 
 
 # Bad input ---------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ def test_both_kinds_give_back_what_was_written(plan: Plan, kind: type[Record]) -
         places = slice(start, min(start + 7, len(plan)))
         indices = plan.indices[places]
         where = places if kind is OrderedRecord else indices
-        assert not record.complete
+        assert not record.has(len(plan))
         assert torch.equal(record.weights(where, cpu), plan.weights[places])
         record.write(where, loss_of(indices).double())
         assert torch.equal(record.reported()[0], plan.indices[: places.stop])
         assert torch.equal(record.remaining()[0], plan.indices[places.stop :])
     indices, losses = record.reported()
-    assert record.complete
+    assert record.has(len(plan))
     assert torch.equal(losses, loss_of(indices))
 
 
@@ -39,10 +39,10 @@ def test_by_index_twice_is_once(plan: Plan) -> None:
     first = plan.indices[:10]
     for _ in range(20):
         record.write(first, loss_of(first))
-        assert not record.complete
+        assert not record.has(len(plan))
     record.write(first, loss_of(first) + 1)
     record.write(plan.indices[10:], loss_of(plan.indices[10:]))
-    assert record.complete
+    assert record.has(len(plan))
     assert torch.equal(record.reported()[1][:10], loss_of(first) + 1)
 
 

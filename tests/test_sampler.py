@@ -232,11 +232,19 @@ def test_drop_last(data: InfoBatch[int], num_workers: int) -> None:
 
 @WORKERS
 def test_drop_last_without_set_epoch(data: InfoBatch[int], num_workers: int) -> None:
-    loader = stock(data, num_workers, drop_last=True)
+    """The last whole batch closes the epoch, so the next length is known before it starts."""
+    loader, plans = stock(data, num_workers, drop_last=True), []
     for epoch in range(3):
-        for samples in loader:
-            data.update(loss_of(samples))
-            assert data.epoch == epoch or len(data.plan) % BATCH == 0
+        assert data.epoch == epoch
+        plans.append(data.plan.indices[: len(loader) * BATCH])
+        train(data, loader)
+    check_scores(data, plans)
+
+
+def test_drop_last_that_leaves_nothing_is_refused() -> None:
+    data = InfoBatch(Numbers(5), 10)
+    with pytest.raises(ValueError, match="drop_last leaves nothing of an epoch of 5 samples"):
+        train(data, stock(data, 0, drop_last=True))
 
 
 # What cannot be is refused -----------------------------------------------------------------------
@@ -272,16 +280,27 @@ def test_a_batch_dropped_in_the_middle_is_an_error_at_once(
 
 @WORKERS
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("dropped", ["first", "last", "last full", "last but one"])
+@pytest.mark.parametrize("dropped", ["first", "last", "last but one"])
 @pytest.mark.parametrize("closing", ["set_epoch", "iteration"])
+@pytest.mark.parametrize(("num_samples", "batch_size"), [(100, 8), (96, 8), (9, 1)])
 def test_a_batch_dropped_at_an_end_is_an_error_when_the_epoch_ends(
-    data: InfoBatch[int], num_workers: int, drop_last: bool, dropped: str, closing: str
+    num_workers: int,
+    drop_last: bool,
+    dropped: str,
+    closing: str,
+    num_samples: int,
+    batch_size: int,
 ) -> None:
-    # 100 samples: 12 batches of 8 and, without drop_last, one of 4.
-    loader, same = stock(data, num_workers, drop_last=drop_last), untouched(data)
-    step = {"first": 0, "last": len(loader) - 1, "last full": 11, "last but one": len(loader) - 2}[
-        dropped
-    ]
+    data = InfoBatch(Numbers(num_samples), 10)
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_size=batch_size,
+        sampler=data.sampler,
+        num_workers=num_workers,
+        drop_last=drop_last,
+    )
+    same = untouched(data)
+    step = {"first": 0, "last": len(loader) - 1, "last but one": len(loader) - 2}[dropped]
     with pytest.raises(OrderError, match="never reported|more than are left"):
         train(data, skipping(loader, step))
         if closing == "set_epoch":
@@ -289,6 +308,19 @@ def test_a_batch_dropped_at_an_end_is_an_error_when_the_epoch_ends(
         else:
             next(iter(loader))
     assert same()
+
+
+@WORKERS
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_part_of_the_last_batch_dropped_is_noticed(num_workers: int, drop_last: bool) -> None:
+    data = InfoBatch(Numbers(64), 10)
+    parts = [part for s in stock(data, num_workers, drop_last=drop_last) for part in s.split(4)]
+    data = InfoBatch(Numbers(64), 10)
+    for number, _ in enumerate(stock(data, num_workers, drop_last=drop_last)):
+        for part in parts[2 * number : 2 * number + 2][: 1 if number == 7 else 2]:
+            data.update(loss_of(part))
+    with pytest.raises(OrderError, match="4 of 64 samples were never reported"):
+        data.set_epoch(1)
 
 
 @WORKERS
@@ -374,7 +406,7 @@ def test_an_infinite_loader_is_refused(num_samples: int) -> None:
     data = InfoBatch(Numbers(num_samples), 10)
     batches = Forever(BatchSampler(data.sampler, BATCH, drop_last=False))
     loader = DataLoader(data, batch_sampler=batches, num_workers=2)
-    with pytest.raises(OrderError, match="infinite loader|no batch is in hand"):
+    with pytest.raises(OrderError, match="replace an infinite loader"):
         train(data, islice(loader, 40))
     assert data.epoch <= 1
 
@@ -458,8 +490,12 @@ def test_batch_weights_before_update_are_refused_where_they_could_be_wrong(
         with pytest.raises(OrderError, match=r"call update\(losses\) first"):
             data.batch_weights  # noqa: B018
         break
+    data = InfoBatch(Numbers(NUM_SAMPLES), 10)
     batches = iter(stateful(data, 2))
-    data.update(loss_of(next(batches)))
+    samples = next(batches)
+    with pytest.raises(OrderError, match=r"call update\(losses\) first"):
+        data.batch_weights  # noqa: B018
+    data.update(loss_of(samples))
     next(batches)
     with pytest.raises(OrderError, match=r"call update\(losses\) first"):
         data.batch_weights  # noqa: B018

@@ -39,9 +39,20 @@ def test_non_finite_losses_are_reported_and_do_not_stop_pruning() -> None:
     losses = loss_of(data.plan.indices)
     losses[:3] = torch.tensor([torch.nan, torch.inf, 1e300])
     bad = set(data.plan.indices[:3].tolist())
-    with pytest.warns(RuntimeWarning, match="3 of 100 losses of epoch 0 are NaN or infinite"):
+    with pytest.warns(RuntimeWarning, match="3 losses of epoch 0 are NaN or infinite"):
         data.update(losses, data.plan.indices)
     assert data.num_nonfinite == 3
     assert data.plan.num_pruned > 20
     assert data.plan.threshold == pytest.approx(float(losses[3:].double().mean()))
     assert bad <= set(data.plan.indices.tolist())
+
+
+def test_a_warning_made_an_error_loses_nothing() -> None:
+    data = InfoBatch(Numbers(64), 10, rule="ucb")
+    losses = loss_of(data.plan.indices)
+    losses[0] = torch.nan
+    with pytest.raises(RuntimeWarning, match="1 losses of epoch 0"):  # pytest makes it one
+        data.update(losses, data.plan.indices)
+    assert data.epoch == 1
+    data.set_epoch(2)
+    assert (data.num_nonfinite, data.savings.num_trained) == (1, 64)

@@ -17,6 +17,12 @@ OWN = {"dataset", "num_samples", "num_epochs", "delta", "rule", "seed"}
 """What is set on the wrapper itself."""
 
 
+def fetch(dataset: Any, indices: list[int]) -> Any:
+    """The items of a batch, in one call where the data set can: `fetch(dataset, [3, 7])`."""
+    at_once = getattr(dataset, "__getitems__", None)
+    return at_once(indices) if callable(at_once) else [dataset[index] for index in indices]
+
+
 class InfoBatch(Pruner, Dataset[Item]):
     """A map-style data set with a pruner: use its `sampler`, and `update` with per-sample losses.
 
@@ -56,9 +62,8 @@ class InfoBatch(Pruner, Dataset[Item]):
         return item
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """A whole batch, in one call where the wrapped data set can; a DataLoader asks this."""
-        fetch = getattr(self.dataset, "__getitems__", None)
-        return fetch(indices) if callable(fetch) else [self.dataset[index] for index in indices]
+        """A whole batch; a DataLoader asks this."""
+        return fetch(self.dataset, indices)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -66,12 +71,15 @@ class InfoBatch(Pruner, Dataset[Item]):
     def __getattr__(self, name: str) -> Any:
         # What people read of a data set (targets, classes). Private and special names are not
         # forwarded: protocols found on the wrapped data set would be taken for ours.
+        if hasattr(type(self), name):  # a property that failed: its own error is the one to show
+            return object.__getattribute__(self, name)
         if name.startswith("_") or "dataset" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name not in OWN and hasattr(self.dataset, name):
+        wrapped = self.__dict__.get("dataset")
+        if not name.startswith("_") and name not in OWN and hasattr(wrapped, name):
             raise AttributeError(
                 f"{name} belongs to the wrapped data set, where setting it here would change "
                 f"nothing: set train_data.dataset.{name}."

@@ -26,3 +26,14 @@ class Groups:
     """What the scores were compared with, where it is one number."""
     drawn_in: int | None = None
     """The epoch whose draw is used, where a selection is held; else the current one."""
+
+    def check(self) -> None:
+        """Refuse groups that are none: `groups.check()`."""
+        if not all(0 <= fraction <= 1 for fraction in self.keep):
+            raise ValueError(f"keep is {self.keep}, expected fractions from 0 to 1.")
+        of = self.of.numpy()
+        if of.min() < 0 or of.max() >= len(self.keep):
+            raise ValueError(
+                f"of runs from {of.min()} to {of.max()}, expected groups from 0 to "
+                f"{len(self.keep) - 1}: give keep a fraction for every group."
+            )

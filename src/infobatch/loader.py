@@ -9,14 +9,16 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, default_collate
 
-from infobatch.dataset import InfoBatch
+from infobatch.dataset import InfoBatch, fetch
+from infobatch.errors import OrderError
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for an `InfoBatch`; `update(losses)` then knows the samples of the batch.
 
-    Batches may be dropped, reported twice, or come out of order (`in_order=False`); what reads
-    ahead of the training loop must sit inside the loader, as its workers do.
+    It takes torch's keywords, but for `shuffle` and `sampler`: the order is the plan's. Batches may
+    be dropped, reported twice, or come out of order (`in_order=False`); what reads ahead of the
+    training loop must sit inside the loader, as its workers do.
 
     >>> train_data = InfoBatch([0.0, 1.0, 2.0], num_epochs=10)
     >>> sorted(DataLoader(train_data, batch_size=3).__iter__().__next__().tolist())
@@ -25,7 +27,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __init__(
         self,
-        data: InfoBatch[Any],
+        dataset: InfoBatch[Any],
         batch_size: int = 1,
         *,
         batch_sampler: Iterable[list[int]] | None = None,
@@ -41,20 +43,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         persistent_workers: bool = False,
         in_order: bool = True,
     ) -> None:
-        if not isinstance(data, InfoBatch):
-            raise TypeError(f"data is a {type(data).__name__}, expected an InfoBatch.")
+        if not isinstance(dataset, InfoBatch):
+            raise TypeError(f"dataset is a {type(dataset).__name__}, expected an InfoBatch.")
         if batch_size is None:
             raise ValueError(
                 "batch_size is None, expected a number: use torch's DataLoader without batches."
             )
-        self._data = data
+        self._data = dataset
         super().__init__(
-            Numbered(data.dataset),
+            Numbered(dataset.dataset),
             batch_size=batch_size if batch_sampler is None else 1,
-            sampler=data.sampler if batch_sampler is None else None,
+            sampler=dataset.sampler if batch_sampler is None else None,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=NumberedCollate(collate_fn or default_collate),
+            collate_fn=NumberedCollate(collate_fn or default_collate),  # type: ignore[arg-type]
             pin_memory=pin_memory,
             drop_last=drop_last,
             timeout=timeout,
@@ -68,35 +70,39 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for indices, batch in super().__iter__():
+            if self._data.sampler.current is None:
+                raise OrderError(
+                    "the epoch was closed while this iteration over it was running: begin a new "
+                    "iteration after set_epoch() or load_state_dict()."
+                )
             self._data.hand_out(indices)
             yield batch
 
 
 class Numbered(Dataset[Any]):
-    """A data set whose items carry their index: `Numbered(data)[3] == (3, data[3])`."""
+    """A data set whose batches carry their indices: `Numbered(data).__getitems__([3, 7])`."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self._dataset = dataset
 
-    def __getitem__(self, index: int) -> tuple[int, Any]:
-        return index, self.dataset[index]
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[int, Any]]:
-        fetch = getattr(self.dataset, "__getitems__", None)
-        items = fetch(indices) if callable(fetch) else [self.dataset[index] for index in indices]
-        return list(zip(indices, items, strict=True))
+    def __getitems__(self, indices: list[int]) -> tuple[list[int], Any]:
+        return indices, fetch(self._dataset, indices)
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._dataset, name)
 
 
 class NumberedCollate:
     """Collates the items as before, with their indices beside: (indices, batch)."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, items: list[tuple[int, Any]]) -> tuple[torch.Tensor, Any]:
-        return torch.tensor([index for index, _ in items]), self._collate(
-            [item for _, item in items]
-        )
+    def __call__(self, numbered: tuple[list[int], Any]) -> tuple[torch.Tensor, Any]:
+        indices, items = numbered
+        return torch.tensor(indices), self._collate(items)

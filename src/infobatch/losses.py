@@ -44,7 +44,9 @@ def per_sample(losses: Tensor, mask: Tensor | None = None) -> Tensor:
     counted = mask.bool().reshape(len(losses), -1)
     # where, not a product: a masked-out place may hold anything, even NaN.
     kept = torch.where(counted, losses.reshape(len(losses), -1), 0)
-    return kept.sum(1) / counted.sum(1).clamp(min=1)
+    # In float32 at least: half precision cannot hold the sum of many places.
+    total = kept.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
+    return (total / counted.sum(1).clamp(min=1)).to(losses.dtype)
 
 
 def score_per_sample(scores: Tensor, losses: Tensor) -> Tensor:
@@ -74,13 +76,11 @@ def as_indices(indices: Tensor | Sequence[int], losses: Tensor) -> Tensor:
     return numbers.long()
 
 
-def weighted_mean(losses: Tensor, weights: Tensor, *, all_one: bool = False) -> Tensor:
+def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
     """The mean of weight x loss, out of place, in the dtype of the losses.
 
     >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 1.0]))
     tensor(2.5000)
     """
-    if all_one:
-        return losses.mean()
     loss = (losses * weights).mean()
     return loss if loss.dtype == losses.dtype else loss.to(losses.dtype)

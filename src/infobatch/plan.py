@@ -60,6 +60,7 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     First each group is thinned to its share, then what is kept of all of them is shuffled together:
     so the samples of a group are spread over the whole epoch.
     """
+    groups.check()
     drawn_in = epoch if groups.drawn_in is None else groups.drawn_in
     draw_rng = _generator("draw", seed, drawn_in)
     kept, weight_of = [], np.ones(len(groups.keep), dtype=np.float32)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,13 @@ NO_BATCH = (
     "or give update() the indices of the batch), report a batch once, and weigh a second loss of "
     "the same batch with batch_weights."
 )
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Make tensors that last, on the host, whatever mode and default device the user has set."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ class Pruner:
         self.rule = resolve(rule, prune_ratio)
         self.seed = check_whole("seed", seed)
         self._annealed = Until(self.rule, self.delta * self.num_epochs)
-        self._scores = unseen(self.num_samples)
+        with on_host():
+            self._scores = unseen(self.num_samples)
         self._memory: Memory = {}
         self._past_savings = Savings(0, 0)
         self._num_nonfinite = 0
@@ -152,18 +162,38 @@ class Pruner:
         the places where `mask` is 0. `indices` are the samples of the batch, where the loader does
         not tell. `scores` are recorded in place of the losses, where given.
         """
-        losses = per_sample(losses, mask)
+        given, losses = losses, per_sample(losses, mask)
         recorded = losses if scores is None else score_per_sample(scores, losses)
+        if self._is_repeat(losses, indices):
+            return weighted_mean(losses, self.batch_weights)
         record, places = self._batch(losses, indices)
         weights = record.weights(places, losses.device)
         record.write(places, recorded)
-        loss = weighted_mean(losses, weights, all_one=self.plan.num_pruned == 0)
+        if self.plan.num_pruned == 0 and mask is None:
+            loss = given.mean()  # to the last bit what it would be without pruning
+        else:
+            loss = weighted_mean(losses, weights)
         self._record, self._last_weights, self._device = record, weights, losses.device
         self._num_updates += 1
-        if record.complete:
-            self._finish()
-            self._enter(self._epoch + 1)
+        if record.has(self._num_to_report()):
+            self._close(self._epoch + 1)
         return loss
+
+    def _num_to_report(self) -> int:
+        current = self._sampler.current
+        if current is None:
+            return len(self.plan)
+        return self._num_resumed + current.end - current.first  # less with drop_last
+
+    def _is_repeat(self, losses: Tensor, indices: Tensor | Sequence[int] | None) -> bool:
+        """Whether a batch handed out is reported again after it has closed its epoch."""
+        return (
+            indices is None
+            and self._handed_out is not None
+            and self._handed_out.epoch != self._epoch
+            and self._last_weights is not None
+            and losses.shape == self._last_weights.shape
+        )
 
     def _batch(
         self, losses: Tensor, indices: Tensor | Sequence[int] | None
@@ -171,15 +201,16 @@ class Pruner:
         """Which samples these losses belong to, and where to write them down."""
         if indices is not None:
             return self._record_of(IndexedRecord), as_indices(indices, losses)
-        in_hand = self._handed_out or self._sampler.current
-        if in_hand is None:
+        if self._handed_out is not None and self._handed_out.epoch == self._epoch:
+            return self._record_of(IndexedRecord), self._handed_out.take(losses.shape[0])
+        if self._handed_out is not None or self._sampler.current is None:
             raise OrderError(NO_BATCH)
-        record = self._record_of(IndexedRecord if self._handed_out else OrderedRecord)
-        return record, in_hand.take(losses.shape[0])
+        return self._record_of(OrderedRecord), self._sampler.current.take(losses.shape[0])
 
     def _record_of(self, kind: type[Record]) -> Record:
         if self._record is None or self._record.num_reported == 0:
-            return self._record if isinstance(self._record, kind) else kind(self.plan)
+            with on_host():
+                return self._record if isinstance(self._record, kind) else kind(self.plan)
         if not isinstance(self._record, kind):
             raise OrderError(
                 f"epoch {self._epoch} was begun {'without' if kind is IndexedRecord else 'with'} "
@@ -193,25 +224,31 @@ class Pruner:
         """Stand at this epoch; another one that is running ends with what it has reported."""
         epoch = check_whole("epoch", epoch, at_least=0)
         if epoch != self._epoch:
-            self._finish()
-            self._enter(epoch)
+            self._close(epoch)
+            self._handed_out = None
 
-    def _enter(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._plan = self._record = None
-        if self._last_weights is not None:  # a view that would keep the whole plan alive
-            self._last_weights = self._last_weights.clone()
-        self._num_resumed = self._num_updates = 0
-        self._handed_out = None
-        self._sampler.current = None
+    def _close(self, next_epoch: int) -> None:
+        """Merge what the epoch has reported, and stand at the start of another."""
+        with on_host():
+            num_nonfinite, closed = self._merge(), self._epoch
+            self._enter(next_epoch)
+        if num_nonfinite:
+            warnings.warn(
+                f"{num_nonfinite} losses of epoch {closed} are NaN or infinite: their samples stay "
+                "in training and out of the threshold.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
-    def _finish(self) -> None:
-        """Merge what the epoch has reported."""
+    def _merge(self) -> int:
+        """Take the losses reported as scores; returns how many of them are not finite."""
         record, current = self._record, self._sampler.current
         if record is None or record.num_reported == 0:
-            return
+            return 0
         if isinstance(record, OrderedRecord) and current is not None:
             current.check_finished()
+        if self._handed_out is not None:
+            self._handed_out.check_finished(self._num_unreported)
         indices, losses = record.reported()
         self._memory = self._annealed.remember(
             self._scores, self._memory, self._epoch, indices, losses
@@ -219,16 +256,25 @@ class Pruner:
         num_nonfinite = merge(self._scores, indices, losses)
         self._past_savings = self._savings_with(len(indices))
         self._num_nonfinite += num_nonfinite
-        if num_nonfinite:
-            warnings.warn(
-                f"{num_nonfinite} of {len(losses)} losses of epoch {self._epoch} are NaN or "
-                "infinite: their samples stay in training and out of the threshold.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        return num_nonfinite
+
+    def _enter(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._plan = self._record = None
+        self._num_resumed = self._num_updates = 0
+        self._num_unreported = 0
+        self._sampler.current = None
+        if self._last_weights is not None:  # a view that would keep the whole plan alive
+            self._last_weights = self._last_weights.clone()
 
     def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int) -> Plan:
-        return draw(self._annealed.groups(scores, memory, epoch), seed, epoch)
+        with on_host():
+            groups = self._annealed.groups(scores, memory, epoch)
+            if len(groups.of) != self.num_samples:
+                raise ValueError(
+                    f"{self.rule!r} groups {len(groups.of)} samples, expected {self.num_samples}."
+                )
+            return draw(groups, seed, epoch)
 
     def _savings_with(self, num_trained: int) -> Savings:
         """The savings, with so many samples of this epoch trained."""
@@ -240,14 +286,21 @@ class Pruner:
 
     def hand_out(self, indices: Tensor) -> None:
         """Take these samples for the batch in hand; a loader that knows them calls this."""
-        self._handed_out = HandedOut(indices)
+        if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
+            raise ValueError("indices must be a tensor of at least one sample.")
+        if self._handed_out is not None and self._handed_out.epoch == self._epoch:
+            self._handed_out.check_finished()
+            self._num_unreported += self._handed_out.times_reported == 0
+        self._handed_out = HandedOut(indices, self._epoch)
 
     def _begin_pass(self) -> tuple[Tensor, int]:
-        if self._num_updates:
-            # The last iteration was cut short: nothing else starts a new one after an update.
-            self._finish()
-            self._enter(self._epoch + 1)
-        return (self.plan.indices, 0) if self._record is None else self._record.remaining()
+        if self._num_updates and self._sampler.current is not None:
+            # The last iteration was cut short: nothing else begins a new one after an update.
+            self._close(self._epoch + 1)
+        self._handed_out = None
+        if self._record is None or self._num_resumed == 0:
+            return self.plan.indices, 0
+        return self._record.remaining()
 
     def _num_to_draw(self) -> int:
         return len(self.plan) - self._num_resumed
@@ -301,19 +354,21 @@ class Pruner:
         self._enter(epoch)
         self.seed, self._scores, self._memory = seed, scores, memory
         self._past_savings, self._num_nonfinite = past_savings, num_nonfinite
-        self._plan, self._record, self._last_weights = plan, record, None
-        self._num_resumed = self._num_reported()
+        self._plan, self._record = plan, record
+        self._handed_out = self._last_weights = None
+        self._num_resumed = self._num_already_reported()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in the middle of no iteration: it goes on after what was reported.
-        resumed = {"_num_updates": 0, "_num_resumed": self._num_reported(), "_handed_out": None}
-        return {**self.__dict__, **resumed}
+        resumed = {"_num_updates": 0, "_num_resumed": self._num_already_reported()}
+        return {**self.__dict__, **resumed, "_handed_out": None, "_last_weights": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Tensors sent to a spawned process are shared with its parent; the scores must not be.
+        # Tensors sent to a spawned process are shared with its parent; what changes must not be.
         self._scores = self._scores.clone()
         self._memory = {name: values.clone() for name, values in self._memory.items()}
+        self._record = copy.deepcopy(self._record)
 
-    def _num_reported(self) -> int:
+    def _num_already_reported(self) -> int:
         return 0 if self._record is None else len(self.plan) - len(self._record.remaining()[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,17 +20,16 @@ Places = slice | Tensor
 
 
 class Record(ABC):
-    """What an epoch has reported; in order or by index, not both: order is lost with the first."""
+    """What an epoch has reported: all of it in order, or all of it by index."""
 
     num_reported = 0
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    @property
     @abstractmethod
-    def complete(self) -> bool:
-        """Whether the whole plan is reported."""
+    def has(self, num_samples: int) -> bool:
+        """Whether so many samples are reported."""
 
     @abstractmethod
     def weights(self, places: Places, device: torch.device) -> Tensor:
@@ -61,23 +61,25 @@ class OrderedRecord(Record):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._weights = plan.weights
-        self._losses = torch.empty(0)
+        self._losses = plan.weights[:0]
 
-    @property
-    def complete(self) -> bool:
-        return self.num_reported == len(self._plan)
+    def has(self, num_samples: int) -> bool:
+        return self.num_reported == num_samples
 
     def weights(self, places: Places, device: torch.device) -> Tensor:
         if self._weights.device != device:
-            self._weights = self._weights.to(device, non_blocking=True)
+            self._weights = _moved(self._weights, device)
         return self._weights[places]
 
     def write(self, places: Places, losses: Tensor) -> None:
         assert isinstance(places, slice)
         if self.num_reported == 0:
-            self._losses = torch.empty(len(self._plan), device=losses.device)
+            with torch.inference_mode(False):
+                self._losses = torch.empty(
+                    len(self._plan), dtype=torch.float32, device=losses.device
+                )
         elif self._losses.device != losses.device:
-            self._losses = self._losses.to(losses.device)
+            self._losses = _moved(self._losses, losses.device)
         self._losses[places] = losses.detach()
         self.num_reported = places.stop
 
@@ -102,42 +104,44 @@ class IndexedRecord(Record):
         super().__init__(plan)
         # A sample that is not in the plan weighs 0; every sample in it weighs more.
         if plan.num_pruned:
-            self._weight_of = torch.zeros(plan.num_samples)
+            self._weight_of = torch.zeros(plan.num_samples, dtype=torch.float32)
             self._weight_of[plan.indices] = plan.weights
         else:
-            self._weight_of = torch.ones(1).expand(plan.num_samples)
+            self._weight_of = torch.ones(1, dtype=torch.float32).expand(plan.num_samples)
         self._weight_on_device = self._weight_of
-        self._loss_of = torch.zeros(plan.num_samples)
+        self._loss_of = torch.zeros(plan.num_samples, dtype=torch.float32)
         self._written = torch.zeros(plan.num_samples, dtype=torch.bool)
 
-    @property
-    def complete(self) -> bool:
-        # Samples may come twice, so num_reported is an upper bound, made exact when it matters.
-        if self.num_reported >= len(self._plan):
-            self.num_reported = int(
-                self._written[self._plan.indices.to(self._written.device)].sum()
-            )
-        return self.num_reported == len(self._plan)
+    def has(self, num_samples: int) -> bool:
+        # What came twice on a device was counted twice, so the count is looked up when it matters.
+        if self.num_reported >= num_samples:
+            self.num_reported = int(self._is_reported().sum())
+        return self.num_reported == num_samples
 
     def weights(self, places: Places, device: torch.device) -> Tensor:
         assert isinstance(places, Tensor)
         self._check(places)
         if self._weight_on_device.device != device:
-            self._weight_on_device = self._weight_of.to(device, non_blocking=True)
+            self._weight_on_device = _moved(self._weight_of, device)
         return self._weight_on_device[places.to(device, non_blocking=True)]
 
     def write(self, places: Places, losses: Tensor) -> None:
         assert isinstance(places, Tensor)
         if self._loss_of.device != losses.device:
-            self._loss_of = self._loss_of.to(losses.device, non_blocking=True)
-            self._written = self._written.to(losses.device, non_blocking=True)
+            self._loss_of = _moved(self._loss_of, losses.device)
+            self._written = _moved(self._written, losses.device)
         places = places.to(losses.device, non_blocking=True)
+        num_new = len(places)
+        if _on_host(places) and _on_host(self._written):
+            num_new -= int(np.count_nonzero(self._written.numpy()[places.numpy()]))
         self._loss_of[places] = losses.detach().float()
         self._written[places] = True
-        self.num_reported += len(places)
+        self.num_reported += num_new
 
     def reported(self) -> tuple[Tensor, Tensor]:
-        indices = self._plan.indices if self.complete else self._plan.indices[self._is_reported()]
+        indices = self._plan.indices
+        if not self.has(len(indices)):
+            indices = indices[self._is_reported()]
         return indices, self._loss_of.cpu()[indices]
 
     def remaining(self) -> tuple[Tensor, int]:
@@ -148,7 +152,7 @@ class IndexedRecord(Record):
 
     def _check(self, indices: Tensor) -> None:
         """Refuse samples that are not in the plan. On a device, unread, they weigh 0 instead."""
-        if indices.device.type != "cpu" or type(indices) is not Tensor:
+        if not _on_host(indices):
             return
         numbers = indices.numpy()
         if numbers.min() < 0 or numbers.max() >= self._plan.num_samples:
@@ -163,3 +167,14 @@ class IndexedRecord(Record):
                 f"{self._plan.epoch}: train on plan.indices, and report an epoch's samples before "
                 "the next one begins."
             )
+
+
+def _on_host(tensor: Tensor) -> bool:
+    """Whether looking at the values costs nothing."""
+    return tensor.device.type == "cpu" and type(tensor) is Tensor
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    # What is kept from step to step must outlive a user's inference mode.
+    with torch.inference_mode(False):
+        return tensor.to(device, non_blocking=True)

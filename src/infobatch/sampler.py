@@ -57,6 +57,9 @@ class Pass(Iterator[int]):
 
     Positions are places in the plan. Between what was drawn and what was reported there is a gap,
     as wide as the loader reads ahead, and constant while the loader still draws.
+
+    How a loader draws shows how it is set up: torch's BatchSampler calls `iter()` on a pass once
+    per batch, or with drop_last once per place of a batch, at the start; other loaders never do.
     """
 
     def __init__(self, sampler: PlanSampler) -> None:
@@ -64,7 +67,7 @@ class Pass(Iterator[int]):
         self._indices = self._draw()
         self._chunk: Iterator[int] = iter(())
         self._end_of_chunk = 0
-        self._iter_calls_at_start = 0
+        self._iter_calls = self._iter_calls_at_start = 0
         self._drawn_at_report = 0
         self._reported_of_batch = 0
         self._batch_size: int | None = None
@@ -74,10 +77,11 @@ class Pass(Iterator[int]):
 
     def _draw(self) -> Iterator[int]:
         indices, self.first = self._sampler.begin(self)
+        if self._iter_calls_at_start > 1:
+            self._batch_size = self._iter_calls_at_start
+            indices = self._whole_batches(indices, self._batch_size)
         self.reported = self._drawn_at_report = self._end_of_chunk = self.first
         self.end = self.first + len(indices)
-        if self._drops_last:
-            self._batch_size = self._iter_calls_at_start
         for start in range(0, len(indices), CHUNK):
             self._check_current()
             chunk = indices[start : start + CHUNK].tolist()
@@ -85,14 +89,25 @@ class Pass(Iterator[int]):
             self._end_of_chunk += len(chunk)
             yield from self._chunk
         self._check_current()
-        # BatchSampler comes here already for a last batch that is not full, and then asks again.
-        self.ran_out = self._iter_calls_at_start != 1
+        # A loader that calls iter() for each batch comes here for a last one that is not full too;
+        # whether it wants more, its next call shows.
+        if self._iter_calls == self._iter_calls_at_start:
+            self.ran_out = True
+
+    @staticmethod
+    def _whole_batches(indices: Tensor, batch_size: int) -> Tensor:
+        """What drop_last leaves, so that the epoch ends with its last whole batch."""
+        num_kept = len(indices) // batch_size * batch_size
+        if num_kept == 0:
+            raise ValueError(
+                f"drop_last leaves nothing of an epoch of {len(indices)} samples in batches of "
+                f"{batch_size}: use smaller batches, or drop_last=False."
+            )
+        return indices[:num_kept]
 
     def __iter__(self) -> Iterator[int]:
-        """BatchSampler calls this for each batch; with drop_last, once per place of a batch.
-
-        It gets the bare generator, which yields at the speed of a list.
-        """
+        """Note that a batch begins, and give the bare generator: it is as fast as a list."""
+        self._iter_calls += 1
         num_drawn = self.drawn - self.first
         if num_drawn == 0:
             self._iter_calls_at_start += 1
@@ -111,19 +126,16 @@ class Pass(Iterator[int]):
         return self._end_of_chunk - length_hint(self._chunk)
 
     @property
-    def _drops_last(self) -> bool:
-        return self._iter_calls_at_start > 1
-
-    @property
     def new_batch(self) -> slice | None:
         """The places of a batch that was fetched and not reported yet; None without one."""
         drawn = self.drawn
         if drawn == self._drawn_at_report:
             return None
-        reads_ahead = self._drawn_at_report > self.reported or (
-            self._batch_size is not None and drawn - self.reported > self._batch_size
-        )
-        if reads_ahead:
+        if self._batch_size is None:  # the first batch; other loaders may have drawn several
+            may_read_ahead = self._iter_calls == 0
+        else:
+            may_read_ahead = drawn - self.reported > self._batch_size
+        if may_read_ahead or self._drawn_at_report > self.reported:
             raise OrderError(
                 "batch_weights was read before update(), which a loader that reads ahead does not "
                 "allow: call update(losses) first, then batch_weights is for the same batch."
@@ -164,16 +176,17 @@ class Pass(Iterator[int]):
     def check_finished(self) -> None:
         """Refuse samples left over where the loader ran to its end; an early break is legal."""
         missing = self.end - self.reported
-        if not missing or not self.ran_out:
+        if not missing or not self.ran_out or self.reported == self.first:
             return
-        # Loaders that do not use torch's BatchSampler do not show whether they drop the last batch.
-        may_drop_last = self._iter_calls_at_start != 1
-        if may_drop_last and missing < (self._batch_size or self._reported_of_batch):
+        # Loaders other than torch's do not show whether they drop a last batch that is not full.
+        batch_size = self._batch_size or self._reported_of_batch
+        if self._iter_calls == 0 and missing == (self.end - self.first) % batch_size:
             return
         raise OrderError(
             f"the loader ran to its end, but {missing} of {self.end - self.first} samples were "
-            "never reported: report every batch, replace an infinite loader (it fetches the next "
-            f"epoch too early) by a stock DataLoader, or {REMEDY}."
+            "never reported: report every batch (a break among the last, prefetched ones looks the "
+            "same), replace an infinite loader (it fetches the next epoch too early) by a stock "
+            f"DataLoader, or {REMEDY}."
         )
 
     def state_dict(self) -> dict[str, int]:
@@ -195,13 +208,15 @@ class HandedOut:
     """The batch that a loader gave out last, where the loader knows its samples.
 
     >>> import torch
-    >>> HandedOut(torch.tensor([7, 3, 5])).take(2)
+    >>> HandedOut(torch.tensor([7, 3, 5]), epoch=0).take(2)
     tensor([7, 3])
     """
 
-    def __init__(self, indices: Tensor) -> None:
+    def __init__(self, indices: Tensor, epoch: int) -> None:
         self._indices = indices
         self._num_taken = 0
+        self.epoch = epoch
+        self.times_reported = 0
 
     @property
     def new_batch(self) -> Tensor | None:
@@ -217,4 +232,25 @@ class HandedOut:
                 "left of the batch in hand: report one loss per sample."
             )
         self._num_taken = first + num_losses
+        self.times_reported += self._num_taken == len(self._indices)
         return self._indices[first : self._num_taken]
+
+    def check_finished(self, num_unreported: int = 0) -> None:
+        """Refuse a batch reported in part: which part of it, only its indices could tell.
+
+        And at an epoch's end, refuse the traces of a loop that reads ahead: as many batches without
+        a report as the last one has too many.
+        """
+        if num_unreported and num_unreported == self.times_reported - 1:
+            raise OrderError(
+                "something reads ahead between infobatch.DataLoader and the training loop, so the "
+                "losses came under the names of other batches: let the loader's workers read "
+                "ahead, or give update() the indices of the batch."
+            )
+        num_left = len(self._indices) - self._num_taken
+        if self._num_taken and num_left:
+            raise OrderError(
+                f"{num_left} of the {len(self._indices)} samples of a batch were never reported (a "
+                "collate_fn that leaves samples out does that): give update() the indices of the "
+                "samples you report."
+            )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 def unseen(num_samples: int) -> Tensor:
     """The scores before training: `unseen(50_000)`."""
-    return torch.full((num_samples,), torch.nan)
+    return torch.full((num_samples,), torch.nan, dtype=torch.float32)
 
 
 def merge(scores: Tensor, indices: Tensor, losses: Tensor) -> int:

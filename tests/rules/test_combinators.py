@@ -5,7 +5,7 @@ import torch
 
 from infobatch import Pruner
 from infobatch.plan import draw
-from infobatch.rules import Every, Mean, PerClass, Random, Tiers, Until
+from infobatch.rules import Every, Mean, PerClass, Random, Rule, Tiers, Until
 from tests.conftest import loss_of
 
 
@@ -68,11 +68,27 @@ def test_per_class_takes_many_classes() -> None:
     assert per_class.tolist() == pytest.approx(torch.bincount(labels).tolist(), rel=1e-5)
 
 
+def test_per_class_does_not_rescale_what_a_class_without_scores_would() -> None:
+    labels = torch.arange(60) % 3
+    scores = torch.where(labels == 2, torch.nan, torch.arange(60.0))
+    plan = draw(PerClass(Mean(rescale=False), labels).groups(scores, {}, 1), 0, 1)
+    assert plan.num_pruned == 10
+    assert set(plan.weights.tolist()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    "inner", [Every(Mean(), 2), Until(Mean(), 3), PerClass(Until(Mean(), 3), [0])]
+)
+def test_holding_what_does_not_last_is_refused(inner: Rule) -> None:
+    with pytest.raises(TypeError, match="put Every inside"):
+        Every(inner, 5)
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="labels has 3 entries for 4 samples"):
         PerClass(Mean(), [0, 1, 0]).groups(torch.ones(4), {}, 1)
     with pytest.raises(TypeError, match=r"Every\(PerClass\(rule\)\)"):
-        PerClass(Every(Mean(), 2), [0, 1])
+        PerClass(Until(Every(Mean(), 2), 5), [0, 1])
     with pytest.raises(ValueError, match="period is 0"):
         Every(Mean(), 0)
     with pytest.raises(ValueError, match="one whole number per sample"):

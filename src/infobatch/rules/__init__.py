@@ -61,7 +61,7 @@ def resolve(rule: Rule | str | None, prune_ratio: float | None) -> Rule:
     if isinstance(rule, Rule):
         if prune_ratio is not None:
             raise ValueError(
-                f"prune_ratio is {prune_ratio!r}, but {rule!r} has its own: give one of them."
+                f"prune_ratio is {prune_ratio!r}, but {rule!r} decides for itself: leave it out."
             )
         return rule
     name = "mean" if rule is None else rule

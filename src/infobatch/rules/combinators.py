@@ -15,6 +15,12 @@ from infobatch.groups import Groups
 from infobatch.rules.base import Memory, Rule, everything
 
 
+def _contains(rule: Rule, kinds: tuple[type[Rule], ...]) -> bool:
+    """Whether a rule is, or is made of, one of these."""
+    inner = getattr(rule, "rule", None)
+    return isinstance(rule, kinds) or (isinstance(inner, Rule) and _contains(inner, kinds))
+
+
 @dataclass(frozen=True)
 class Until(Rule):
     """The rule while `epoch < until`, then every sample. With delta * C this is Eq. 10's annealing.
@@ -57,6 +63,11 @@ class Every(Rule):
 
     def __post_init__(self) -> None:
         check_whole("period", self.period, at_least=1)
+        if _contains(self.rule, (Every, Until)):
+            raise TypeError(
+                f"Every({self.rule!r}) would hold what is decided inside longer than it lasts: put "
+                "Every inside, as in Until(Every(rule, period), epoch), and once."
+            )
 
     @property
     def unbiased(self) -> bool:
@@ -102,7 +113,7 @@ class PerClass(Rule):
     checksum: int
 
     def __init__(self, rule: Rule, labels: Tensor | Sequence[int]) -> None:
-        if isinstance(rule, Every):
+        if _contains(rule, (Every,)):
             raise TypeError(
                 "PerClass(Every(rule)) cannot be held per class; write Every(PerClass(rule))."
             )
@@ -139,7 +150,7 @@ class PerClass(Rule):
             groups = self.rule.groups(scores[members], part, epoch)
             of[members] = groups.of.int() + len(keep)
             keep.extend(groups.keep)
-            rescale = groups.rescale
+            rescale = rescale and groups.rescale
         small = torch.uint8 if len(keep) <= 256 else torch.int32
         return Groups(of=of.to(small), keep=tuple(keep), rescale=rescale)
 

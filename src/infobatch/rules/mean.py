@@ -34,6 +34,8 @@ def mean_of_known(scores: Tensor) -> float | None:
 class Mean(Rule):
     """Skips the fraction `prune_ratio` of the samples whose score is below the mean.
 
+    Biased with `rescale=False`.
+
     >>> Mean(0.5).unbiased
     True
     """
@@ -67,6 +69,8 @@ class Mean(Rule):
 @dataclass(frozen=True)
 class Above(Mean):
     """Skips the fraction `prune_ratio` of the samples whose score is above the mean (Table 5).
+
+    Biased with `rescale=False`.
 
     >>> Above(0.5).unbiased
     True

@@ -21,6 +21,8 @@ from infobatch.rules.base import Memory, Rule, everything, known
 class Tiers(Rule):
     """Skips the fraction r of the scores between one quantile and the next, for each (quantile, r).
 
+    Biased with `rescale=False`.
+
     >>> Tiers(((0.2, 0.75), (0.85, 0.5))) == Tiers()
     True
     """
