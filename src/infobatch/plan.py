@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infobatch.groups import Groups
+
+BLOCK = 1 << 15
+"""How many samples are looked at together."""
 
 FEW = 8
 """So many groups are told apart by a pass for each; more of them (classes) by sorting."""
@@ -70,28 +74,45 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
         kept.append(members if m == n else np.compress(_choose(m, n, draw_rng), members))
         if groups.rescale and m:
             weight_of[group] = n / m
-    samples = np.concatenate(kept)
-    if len(samples) == 0:
-        raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
-    order = _permutation(len(samples), _generator("order", seed, epoch))
-    # The samples stand group after group, so the place that one comes from tells its group.
     ends = np.cumsum([len(part) for part in kept])
-    return Plan(
-        epoch,
-        indices=torch.from_numpy(samples).index_select(0, order),
-        weights=torch.from_numpy(weight_of.take(_group_of(order.numpy(), ends))),
-        num_samples=len(groups.of),
-        threshold=groups.threshold,
+    if ends[-1] == 0:
+        raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
+    samples = torch.from_numpy(np.concatenate(kept))
+    del kept, members  # some bytes per sample that are not needed any more
+    order = torch.randperm(
+        len(samples), generator=_generator("order", seed, epoch), dtype=samples.dtype
     )
+    indices = torch.empty(len(samples), dtype=torch.int64)
+    weights = torch.empty(len(samples), dtype=torch.float32)
+    for block in _blocks(len(samples)):
+        indices[block] = samples.index_select(0, order[block])
+        # The samples stand group after group, so the place that one comes from tells its group.
+        group_at = _group_of(order[block].numpy(), ends)
+        weights[block] = torch.from_numpy(weight_of.take(group_at))
+    return Plan(epoch, indices, weights, len(groups.of), groups.threshold)
 
 
-def _members(groups: Groups) -> list[NDArray[np.int64]]:
-    """The samples of each group."""
+def _blocks(length: int) -> Iterator[slice]:
+    """Parts small enough that what is computed for one uses the memory of the one before."""
+    return (slice(start, start + BLOCK) for start in range(0, length, BLOCK))
+
+
+def _members(groups: Groups) -> Iterator[NDArray[np.integer]]:
+    """The samples of each group; half as wide as indices are, for half the memory traffic."""
     of = groups.of.numpy()
-    if len(groups.keep) <= FEW:
-        return [np.flatnonzero(of == group) for group in range(len(groups.keep))]
-    by_group = np.argsort(of, kind="stable")
-    return np.split(by_group, np.cumsum(np.bincount(of, minlength=len(groups.keep)))[:-1])
+    narrow: type[np.int32 | np.int64] = np.int32 if len(of) < 2**31 else np.int64
+    if len(groups.keep) > FEW:
+        ends = np.cumsum(np.bincount(of, minlength=len(groups.keep)))
+        yield from np.split(np.argsort(of, kind="stable").astype(narrow), ends[:-1])
+        return
+    for group in range(len(groups.keep)):
+        num_members = sum(int(np.count_nonzero(of[b] == group)) for b in _blocks(len(of)))
+        members, end = np.empty(num_members, dtype=narrow), 0
+        for block in _blocks(len(of)):
+            found = np.flatnonzero(of[block] == group)
+            members[end : end + len(found)] = found + block.start
+            end += len(found)
+        yield members
 
 
 def _choose(m: int, n: int, rng: torch.Generator) -> NDArray[np.bool_]:
@@ -120,13 +141,6 @@ def _group_of(places: NDArray[np.integer], ends: NDArray[np.integer]) -> NDArray
 def _keys(n: int, rng: torch.Generator) -> NDArray[np.int32]:
     keys: NDArray[np.int32] = torch.empty(n, dtype=torch.int32).random_(generator=rng).numpy()
     return keys
-
-
-def _permutation(length: int, rng: torch.Generator) -> Tensor:
-    # Half as wide is half the memory traffic, which is what a permutation costs.
-    return torch.randperm(
-        length, generator=rng, dtype=torch.int32 if length < 2**31 else torch.int64
-    )
 
 
 def _generator(purpose: str, seed: int, epoch: int) -> torch.Generator:

@@ -51,8 +51,9 @@ def everything(scores: Tensor) -> Groups:
 
 def known(scores: Tensor) -> NDArray[np.bool_]:
     """Which scores are there: `known(scores).sum()`."""
-    values: NDArray[np.float32] = scores.numpy()
-    return np.logical_not(np.isnan(values))
+    values = scores.numpy()
+    is_known: NDArray[np.bool_] = values == values  # not so for NaN alone
+    return is_known
 
 
 def moving_average(old: Tensor, new: Tensor, alpha: float) -> Tensor:
