@@ -247,8 +247,8 @@ class Pruner:
             return 0
         if isinstance(record, OrderedRecord) and current is not None:
             current.check_finished()
-        if self._handed_out is not None:
-            self._handed_out.check_finished(self._num_unreported)
+        if self._handed_out is not None and self._handed_out.epoch == self._epoch:
+            self._handed_out.check_finished()
         indices, losses = record.reported()
         self._memory = self._annealed.remember(
             self._scores, self._memory, self._epoch, indices, losses
@@ -262,7 +262,6 @@ class Pruner:
         self._epoch = epoch
         self._plan = self._record = None
         self._num_resumed = self._num_updates = 0
-        self._num_unreported = 0
         self._sampler.current = None
         if self._last_weights is not None:  # a view that would keep the whole plan alive
             self._last_weights = self._last_weights.clone()
@@ -286,12 +285,7 @@ class Pruner:
 
     def hand_out(self, indices: Tensor) -> None:
         """Take these samples for the batch in hand; a loader that knows them calls this."""
-        if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
-            raise ValueError("indices must be a tensor of at least one sample.")
-        if self._handed_out is not None and self._handed_out.epoch == self._epoch:
-            self._handed_out.check_finished()
-            self._num_unreported += self._handed_out.times_reported == 0
-        self._handed_out = HandedOut(indices, self._epoch)
+        self._handed_out = HandedOut(indices, self._epoch, before=self._handed_out)
 
     def _begin_pass(self) -> tuple[Tensor, int]:
         if self._num_updates and self._sampler.current is not None:

@@ -212,11 +212,16 @@ class HandedOut:
     tensor([7, 3])
     """
 
-    def __init__(self, indices: Tensor, epoch: int) -> None:
+    def __init__(self, indices: Tensor, epoch: int, before: HandedOut | None = None) -> None:
+        if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
+            raise ValueError("indices must be a tensor of at least one sample.")
         self._indices = indices
-        self._num_taken = 0
+        self._num_taken = self._times_reported = self._num_unreported_before = 0
         self.epoch = epoch
-        self.times_reported = 0
+        if before is not None and before.epoch == epoch:
+            before._check_whole()
+            self._num_unreported_before = before._num_unreported_before
+            self._num_unreported_before += before._times_reported == 0
 
     @property
     def new_batch(self) -> Tensor | None:
@@ -232,21 +237,21 @@ class HandedOut:
                 "left of the batch in hand: report one loss per sample."
             )
         self._num_taken = first + num_losses
-        self.times_reported += self._num_taken == len(self._indices)
+        self._times_reported += self._num_taken == len(self._indices)
         return self._indices[first : self._num_taken]
 
-    def check_finished(self, num_unreported: int = 0) -> None:
-        """Refuse a batch reported in part: which part of it, only its indices could tell.
-
-        And at an epoch's end, refuse the traces of a loop that reads ahead: as many batches without
-        a report as the last one has too many.
-        """
-        if num_unreported and num_unreported == self.times_reported - 1:
+    def check_finished(self) -> None:
+        """Refuse what an epoch must not end with: a part of a batch, or traces of reading ahead."""
+        self._check_whole()
+        if 0 < self._num_unreported_before == self._times_reported - 1:
+            # Each batch came under the name of a later one, and the last name was used up.
             raise OrderError(
                 "something reads ahead between infobatch.DataLoader and the training loop, so the "
                 "losses came under the names of other batches: let the loader's workers read "
                 "ahead, or give update() the indices of the batch."
             )
+
+    def _check_whole(self) -> None:
         num_left = len(self._indices) - self._num_taken
         if self._num_taken and num_left:
             raise OrderError(
