@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +10,10 @@ from torch.utils.data import Dataset
 
 from infobatch import InfoBatch
 from infobatch.rules import RULES, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
+
+# The same examples everywhere, and no deadline: nothing here depends on the clock.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=200)
+hypothesis.settings.load_profile("steady")
 
 
 class Numbers(Dataset[int]):
