@@ -19,13 +19,14 @@ def plan() -> Plan:
 
 @pytest.mark.parametrize("kind", [OrderedRecord, IndexedRecord])
 def test_both_kinds_give_back_what_was_written(plan: Plan, kind: type[Record]) -> None:
-    record, cpu = kind(plan), torch.device("cpu")
+    record = kind(plan)
+    record.to(torch.device("cpu"))
     for start in range(0, len(plan), 7):
         places = slice(start, min(start + 7, len(plan)))
         indices = plan.indices[places]
         where = places if kind is OrderedRecord else indices
         assert not record.has(len(plan))
-        assert torch.equal(record.weights(where, cpu), plan.weights[places])
+        assert torch.equal(record.weights(where), plan.weights[places])
         record.write(where, loss_of(indices).double())
         assert torch.equal(record.reported()[0], plan.indices[: places.stop])
         assert torch.equal(record.remaining()[0], plan.indices[places.stop :])
@@ -36,6 +37,7 @@ def test_both_kinds_give_back_what_was_written(plan: Plan, kind: type[Record]) -
 
 def test_by_index_twice_is_once(plan: Plan) -> None:
     record = IndexedRecord(plan)
+    record.to(torch.device("cpu"))
     first = plan.indices[:10]
     for _ in range(20):
         record.write(first, loss_of(first))
@@ -47,10 +49,11 @@ def test_by_index_twice_is_once(plan: Plan) -> None:
 
 
 def test_samples_outside_the_plan_are_refused(plan: Plan) -> None:
-    record, cpu = IndexedRecord(plan), torch.device("cpu")
+    record = IndexedRecord(plan)
+    record.to(torch.device("cpu"))
     skipped = next(i for i in range(60) if i not in plan.indices.tolist())
     with pytest.raises(OrderError, match=f"sample {skipped} is not in the plan of epoch 1"):
-        record.weights(torch.tensor([int(plan.indices[0]), skipped]), cpu)
+        record.weights(torch.tensor([int(plan.indices[0]), skipped]))
     for wrong in (-1, 60, 2**40):
         with pytest.raises(ValueError, match="expected positions in a data set of 60 samples"):
-            record.weights(torch.tensor([0, wrong]), cpu)
+            record.weights(torch.tensor([0, wrong]))

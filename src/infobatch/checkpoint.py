@@ -56,10 +56,7 @@ def unpack(plan: Plan, running: Mapping[str, Any]) -> Record:
             "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
         )
     losses = running["losses"]
-    if running["by_index"]:
-        by_index = IndexedRecord(plan)
-        by_index.write(running["indices"], losses)
-        return by_index
-    in_order = OrderedRecord(plan)
-    in_order.write(slice(0, len(losses)), losses)
-    return in_order
+    record: Record = IndexedRecord(plan) if running["by_index"] else OrderedRecord(plan)
+    record.to(losses.device)
+    record.write(running["indices"] if running["by_index"] else slice(0, len(losses)), losses)
+    return record

@@ -141,7 +141,9 @@ class Pruner:
         if isinstance(fetched, slice):
             return self.plan.weights[fetched].to(self._device)
         if fetched is not None:
-            return self._record_of(IndexedRecord).weights(fetched, self._device)
+            record = self._record_of(IndexedRecord)
+            record.to(self._device)
+            return record.weights(fetched)
         if self._last_weights is None:
             raise OrderError(NO_BATCH)
         return self._last_weights
@@ -164,16 +166,17 @@ class Pruner:
         """
         given, losses = losses, per_sample(losses, mask)
         recorded = losses if scores is None else score_per_sample(scores, losses)
-        if self._is_repeat(losses, indices):
+        if self._handed_out is not None and self._is_repeat(losses, indices):
             return weighted_mean(losses, self.batch_weights)
         record, places = self._batch(losses, indices)
-        weights = record.weights(places, losses.device)
+        device = losses.device
+        record.to(device)
+        weights = record.weights(places)
         record.write(places, recorded)
-        if self.plan.num_pruned == 0 and mask is None:
-            loss = given.mean()  # to the last bit what it would be without pruning
-        else:
-            loss = weighted_mean(losses, weights)
-        self._record, self._last_weights, self._device = record, weights, losses.device
+        # An epoch that prunes nothing is to the last bit what it would be without the library.
+        as_given = record.all_one and mask is None
+        loss = given.mean() if as_given else weighted_mean(losses, weights)
+        self._record, self._last_weights, self._device = record, weights, device
         self._num_updates += 1
         if record.has(self._num_to_report()):
             self._close(self._epoch + 1)

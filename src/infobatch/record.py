@@ -26,14 +26,28 @@ class Record(ABC):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._device: torch.device | None = None
+        self.all_one = plan.num_pruned == 0
+        """Whether every sample weighs 1."""
+
+    def to(self, device: torch.device) -> None:
+        """Be on the device of the losses."""
+        if device != self._device:
+            # What is kept from step to step must outlive a user's inference mode.
+            with torch.inference_mode(False):
+                self._move(device)
+            self._device = device
+
+    @abstractmethod
+    def _move(self, device: torch.device) -> None: ...
 
     @abstractmethod
     def has(self, num_samples: int) -> bool:
         """Whether so many samples are reported."""
 
     @abstractmethod
-    def weights(self, places: Places, device: torch.device) -> Tensor:
-        """The weights of a batch, on its device."""
+    def weights(self, places: Places) -> Tensor:
+        """The weights of a batch."""
 
     @abstractmethod
     def write(self, places: Places, losses: Tensor) -> None:
@@ -53,6 +67,7 @@ class OrderedRecord(Record):
 
     >>> plan = Plan(0, torch.tensor([2, 0, 1]), torch.ones(3), num_samples=3)
     >>> record = OrderedRecord(plan)
+    >>> record.to(torch.device("cpu"))
     >>> record.write(slice(0, 2), torch.tensor([0.5, 0.7]))
     >>> record.reported()
     (tensor([2, 0]), tensor([0.5000, 0.7000]))
@@ -61,29 +76,29 @@ class OrderedRecord(Record):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._weights = plan.weights
-        self._losses = plan.weights[:0]
+        self._losses: Tensor | None = None
+
+    def _move(self, device: torch.device) -> None:
+        self._weights = self._plan.weights.to(device, non_blocking=True)
+        if self._losses is None:
+            self._losses = torch.empty(len(self._plan), dtype=torch.float32, device=device)
+        else:
+            self._losses = self._losses.to(device, non_blocking=True)
 
     def has(self, num_samples: int) -> bool:
         return self.num_reported == num_samples
 
-    def weights(self, places: Places, device: torch.device) -> Tensor:
-        if self._weights.device != device:
-            self._weights = _moved(self._weights, device)
+    def weights(self, places: Places) -> Tensor:
         return self._weights[places]
 
     def write(self, places: Places, losses: Tensor) -> None:
+        assert self._losses is not None
         assert isinstance(places, slice)
-        if self.num_reported == 0:
-            with torch.inference_mode(False):
-                self._losses = torch.empty(
-                    len(self._plan), dtype=torch.float32, device=losses.device
-                )
-        elif self._losses.device != losses.device:
-            self._losses = _moved(self._losses, losses.device)
         self._losses[places] = losses.detach()
         self.num_reported = places.stop
 
     def reported(self) -> tuple[Tensor, Tensor]:
+        assert self._losses is not None
         return self._plan.indices[: self.num_reported], self._losses[: self.num_reported].cpu()
 
     def remaining(self) -> tuple[Tensor, int]:
@@ -95,6 +110,7 @@ class IndexedRecord(Record):
 
     >>> plan = Plan(0, torch.tensor([2, 0, 1]), torch.ones(3), num_samples=3)
     >>> record = IndexedRecord(plan)
+    >>> record.to(torch.device("cpu"))
     >>> record.write(torch.tensor([1, 1, 2]), torch.tensor([0.5, 0.6, 0.7]))
     >>> record.reported()
     (tensor([2, 1]), tensor([0.7000, 0.6000]))
@@ -118,19 +134,19 @@ class IndexedRecord(Record):
             self.num_reported = int(self._is_reported().sum())
         return self.num_reported == num_samples
 
-    def weights(self, places: Places, device: torch.device) -> Tensor:
+    def _move(self, device: torch.device) -> None:
+        self._weight_on_device = self._weight_of.to(device, non_blocking=True)
+        self._loss_of = self._loss_of.to(device, non_blocking=True)
+        self._written = self._written.to(device, non_blocking=True)
+
+    def weights(self, places: Places) -> Tensor:
         assert isinstance(places, Tensor)
         self._check(places)
-        if self._weight_on_device.device != device:
-            self._weight_on_device = _moved(self._weight_of, device)
-        return self._weight_on_device[places.to(device, non_blocking=True)]
+        return self._weight_on_device[places.to(self._device, non_blocking=True)]
 
     def write(self, places: Places, losses: Tensor) -> None:
         assert isinstance(places, Tensor)
-        if self._loss_of.device != losses.device:
-            self._loss_of = _moved(self._loss_of, losses.device)
-            self._written = _moved(self._written, losses.device)
-        places = places.to(losses.device, non_blocking=True)
+        places = places.to(self._device, non_blocking=True)
         num_new = len(places)
         if _on_host(places) and _on_host(self._written):
             num_new -= int(np.count_nonzero(self._written.numpy()[places.numpy()]))
@@ -172,9 +188,3 @@ class IndexedRecord(Record):
 def _on_host(tensor: Tensor) -> bool:
     """Whether looking at the values costs nothing."""
     return tensor.device.type == "cpu" and type(tensor) is Tensor
-
-
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    # What is kept from step to step must outlive a user's inference mode.
-    with torch.inference_mode(False):
-        return tensor.to(device, non_blocking=True)
