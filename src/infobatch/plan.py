@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,19 +67,9 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     """
     groups.check()
     drawn_in = epoch if groups.drawn_in is None else groups.drawn_in
-    draw_rng = _generator("draw", seed, drawn_in)
-    kept, weight_of = [], np.ones(len(groups.keep), dtype=np.float32)
-    for group, members in enumerate(_members(groups)):
-        n = len(members)
-        m = max(round(n * groups.keep[group]), 1) if n and groups.keep[group] > 0 else 0
-        kept.append(members if m == n else np.compress(_choose(m, n, draw_rng), members))
-        if groups.rescale and m:
-            weight_of[group] = n / m
-    ends = np.cumsum([len(part) for part in kept])
-    if ends[-1] == 0:
+    samples, ends, weight_of = _thin(groups, _generator("draw", seed, drawn_in))
+    if len(samples) == 0:
         raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
-    samples = torch.from_numpy(np.concatenate(kept))
-    del kept, members  # some bytes per sample that are not needed any more
     order = torch.randperm(
         len(samples), generator=_generator("order", seed, epoch), dtype=samples.dtype
     )
@@ -92,22 +83,57 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     return Plan(epoch, indices, weights, len(groups.of), groups.threshold)
 
 
+def _thin(
+    groups: Groups, rng: torch.Generator
+) -> tuple[Tensor, NDArray[np.integer], NDArray[np.float32]]:
+    """What is kept, group after group; where each group ends, and what its samples weigh."""
+    sizes = _sizes(groups)
+    shares = [_share(n, fraction) for n, fraction in zip(sizes, groups.keep, strict=True)]
+    ends = np.cumsum(shares)
+    weight_of = np.ones(len(sizes), dtype=np.float32)
+    # Half as wide as indices are, for half the memory traffic: that is what planning costs.
+    samples = torch.empty(ends[-1], dtype=torch.int32 if sum(sizes) < 2**31 else torch.int64)
+    for group, members in enumerate(_members(groups, sizes, samples.numpy().dtype)):
+        n, m, end = sizes[group], shares[group], ends[group]
+        kept = members if m == n else np.compress(_choose(m, n, rng), members)
+        samples[end - m : end] = torch.from_numpy(kept)
+        if groups.rescale and m:
+            weight_of[group] = n / m
+    return samples, ends, weight_of
+
+
 def _blocks(length: int) -> Iterator[slice]:
     """Parts small enough that what is computed for one uses the memory of the one before."""
     return (slice(start, start + BLOCK) for start in range(0, length, BLOCK))
 
 
-def _members(groups: Groups) -> Iterator[NDArray[np.integer]]:
-    """The samples of each group; half as wide as indices are, for half the memory traffic."""
+def _share(n: int, fraction: float) -> int:
+    """How many of n to keep: m = n(1 - r), rounded, at least one of what is kept at all."""
+    return max(round(n * fraction), 1) if n and fraction > 0 else 0
+
+
+def _sizes(groups: Groups) -> list[int]:
+    """The number of samples in each group."""
+    of, num_groups = groups.of.numpy(), len(groups.keep)
+    if num_groups > FEW:
+        return [int(size) for size in np.bincount(of, minlength=num_groups)]
+    return [
+        sum(int(np.count_nonzero(of[block] == group)) for block in _blocks(len(of)))
+        for group in range(num_groups)
+    ]
+
+
+def _members(
+    groups: Groups, sizes: list[int], dtype: np.dtype[Any]
+) -> Iterator[NDArray[np.integer]]:
+    """The samples of each group, one group after the other."""
     of = groups.of.numpy()
-    narrow: type[np.int32 | np.int64] = np.int32 if len(of) < 2**31 else np.int64
-    if len(groups.keep) > FEW:
-        ends = np.cumsum(np.bincount(of, minlength=len(groups.keep)))
-        yield from np.split(np.argsort(of, kind="stable").astype(narrow), ends[:-1])
+    if len(sizes) > FEW:
+        by_group = np.argsort(of, kind="stable").astype(dtype)
+        yield from np.split(by_group, np.cumsum(sizes)[:-1])
         return
-    for group in range(len(groups.keep)):
-        num_members = sum(int(np.count_nonzero(of[b] == group)) for b in _blocks(len(of)))
-        members, end = np.empty(num_members, dtype=narrow), 0
+    for group, size in enumerate(sizes):
+        members, end = np.empty(size, dtype=dtype), 0
         for block in _blocks(len(of)):
             found = np.flatnonzero(of[block] == group)
             members[end : end + len(found)] = found + block.start
