@@ -8,6 +8,7 @@ the loader has drawn with what was reported, and refuses what cannot be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from operator import length_hint
 
 from torch import Tensor
@@ -64,7 +65,7 @@ class Pass(Iterator[int]):
 
     def __init__(self, sampler: PlanSampler) -> None:
         self._sampler = sampler
-        self._indices = self._draw()
+        self._indices = chain.from_iterable(self._chunks())
         self._chunk: Iterator[int] = iter(())
         self._end_of_chunk = 0
         self._iter_calls = self._iter_calls_at_start = 0
@@ -75,7 +76,7 @@ class Pass(Iterator[int]):
         self.ran_out = False
         """Whether the loader asked for more than there is."""
 
-    def _draw(self) -> Iterator[int]:
+    def _chunks(self) -> Iterator[Iterator[int]]:
         indices, self.first = self._sampler.begin(self)
         if self._iter_calls_at_start > 1:
             self._batch_size = self._iter_calls_at_start
@@ -87,7 +88,7 @@ class Pass(Iterator[int]):
             chunk = indices[start : start + CHUNK].tolist()
             self._chunk = iter(chunk)
             self._end_of_chunk += len(chunk)
-            yield from self._chunk
+            yield self._chunk
         self._check_current()
         # A loader that calls iter() for each batch comes here for a last one that is not full too;
         # whether it wants more, its next call shows.
@@ -106,7 +107,7 @@ class Pass(Iterator[int]):
         return indices[:num_kept]
 
     def __iter__(self) -> Iterator[int]:
-        """Note that a batch begins, and give the bare generator: it is as fast as a list."""
+        """Note that a batch begins, and give the bare chain of lists: it is as fast as one."""
         self._iter_calls += 1
         num_drawn = self.drawn - self.first
         if num_drawn == 0:

@@ -6,6 +6,7 @@ so it is stored as NaN: rules keep such a sample and leave it out of every thres
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,9 +21,9 @@ def merge(scores: Tensor, indices: Tensor, losses: Tensor) -> int:
 
     Returns how many of the losses were not finite: `merge(scores, plan.indices, losses)`.
     """
-    finite = torch.isfinite(losses)
-    num_nonfinite = len(losses) - int(finite.sum())
+    finite = np.isfinite(losses.numpy())
+    num_nonfinite = len(losses) - int(np.count_nonzero(finite))
     if num_nonfinite:
-        losses = torch.where(finite, losses, torch.nan)
-    scores[indices] = losses
+        losses = torch.where(torch.from_numpy(finite), losses, torch.nan)
+    scores.scatter_(0, indices, losses)
     return num_nonfinite
