@@ -154,6 +154,20 @@ def test_reading_ahead_around_the_loader_is_noticed(num_samples: int, depth: int
     assert bool(data.scores.isnan().all())
 
 
+@WORKERS
+@pytest.mark.parametrize("num_samples", [96, 100])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_reading_ahead_inside_the_loader(num_workers: int, num_samples: int, depth: int) -> None:
+    data = InfoBatch(Numbers(num_samples), 10)
+    loader, plans = DataLoader(data, batch_size=8, num_workers=num_workers), []
+    for epoch in range(3):
+        plans.append(data.plan.indices)
+        for samples in loader.through(lambda batches: reading_ahead(batches, depth)):
+            data.update(loss_of(samples, epoch))
+        assert data.epoch == epoch + 1
+    check_scores(data, plans)
+
+
 def test_a_peek_with_this_loader_leaves_the_stock_one_alone(data: InfoBatch[int]) -> None:
     next(iter(DataLoader(data, batch_size=8)))
     plan = data.plan.indices

@@ -17,8 +17,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for an `InfoBatch`; `update(losses)` then knows the samples of the batch.
 
     It takes torch's keywords, but for `shuffle` and `sampler`: the order is the plan's. Batches may
-    be dropped, reported twice, or come out of order (`in_order=False`); what reads ahead of the
-    training loop must sit inside the loader, as its workers do.
+    be dropped, reported twice, or come out of order (`in_order=False`). Its workers read ahead;
+    what else does so must sit inside, by `through`.
 
     >>> train_data = InfoBatch([0.0, 1.0, 2.0], num_epochs=10)
     >>> sorted(DataLoader(train_data, batch_size=3).__iter__().__next__().tolist())
@@ -69,7 +69,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        for indices, batch in super().__iter__():
+        return self._take_out(super().__iter__())
+
+    def through(self, reader: Callable[[Iterable[Any]], Iterable[Any]]) -> Iterator[Any]:
+        """The batches through something that reads ahead: `for x, y in loader.through(prefetch)`.
+
+        The reader gets (indices, batch) pairs and hands them on; the indices are taken out last.
+        """
+        return self._take_out(reader(super().__iter__()))
+
+    def _take_out(self, numbered: Iterable[tuple[torch.Tensor, Any]]) -> Iterator[Any]:
+        for indices, batch in numbered:
             if self._data.sampler.current is None:
                 raise OrderError(
                     "the epoch was closed while this iteration over it was running: begin a new "

@@ -248,8 +248,8 @@ class HandedOut:
             # Each batch came under the name of a later one, and the last name was used up.
             raise OrderError(
                 "something reads ahead between infobatch.DataLoader and the training loop, so the "
-                "losses came under the names of other batches: let the loader's workers read "
-                "ahead, or give update() the indices of the batch."
+                "losses came under the names of other batches: iterate over loader.through(it), or "
+                "give update() the indices of the batch."
             )
 
     def _check_whole(self) -> None:
