@@ -81,5 +81,5 @@ def data() -> InfoBatch[int]:
 
 
 @pytest.fixture(autouse=True)
-def _leave_global_generators_alone() -> None:
+def _seed_torch() -> None:
     torch.manual_seed(0)

@@ -87,6 +87,7 @@ def test_indices_that_live_on_the_device_are_not_read_either() -> None:
     data, _ = pruned("indices")
     with NoHostReads():  # type: ignore[no-untyped-call]
         data.update(torch.rand(8, device="meta"), torch.zeros(8, device="meta", dtype=torch.int64))
+    assert data.num_reported == 8
 
 
 @pytest.mark.parametrize("kind", ["stock", "ours"])
@@ -97,6 +98,7 @@ def test_a_step_with_tokens_a_mask_and_scores(kind: str) -> None:
         losses, mask = torch.rand(8, 5, device="meta"), torch.ones(8, 5, device="meta")
         with NoHostReads():  # type: ignore[no-untyped-call]
             data.update(losses, mask=mask, scores=torch.rand(8, device="meta"))
+    assert data.num_reported == 24
 
 
 def test_a_step_on_the_host_reads_nothing_either() -> None:
@@ -106,3 +108,4 @@ def test_a_step_on_the_host_reads_nothing_either() -> None:
         losses = loss_of(samples).requires_grad_()
         with NoHostReads():  # type: ignore[no-untyped-call]
             data.update(losses).backward()
+    assert data.num_reported == 32

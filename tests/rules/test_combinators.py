@@ -9,16 +9,6 @@ from infobatch.rules import Every, Mean, PerClass, Random, Rule, Tiers, Until
 from tests.conftest import loss_of
 
 
-def plans(pruner: Pruner, num_epochs: int) -> list[set[int]]:
-    """What each epoch trains, with losses that change from epoch to epoch."""
-    kept = []
-    for epoch in range(num_epochs):
-        indices = pruner.plan.indices
-        kept.append(set(indices.tolist()))
-        pruner.update(loss_of(indices + 31 * epoch), indices)
-    return kept
-
-
 def test_until_stops_at_a_real_number_of_epochs() -> None:
     scores = torch.arange(10.0)
     rule = Until(Mean(), 2.5)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known, moving_average
+from infobatch.rules.base import Memory, Rule, everything, moving_average, num_known
 
 
 def highest(values: Tensor, prune_ratio: float, epsilon: float = 0.0) -> Groups:
@@ -24,20 +24,20 @@ def highest(values: Tensor, prune_ratio: float, epsilon: float = 0.0) -> Groups:
     >>> highest(torch.tensor([1.0, 2.0, 3.0, 4.0]), prune_ratio=0.5).keep
     (1.0, 1.0, 0.0)
     """
-    num_known = int(np.count_nonzero(known(values)))
-    num_kept = max(1, round(num_known * (1 - prune_ratio)))
+    num_seen = num_known(values)
+    num_kept = max(1, round(num_seen * (1 - prune_ratio)))
     num_greedy = round(num_kept * (1 - epsilon))
-    if num_known == 0:
+    if num_seen == 0:
         return everything(values)
     array = values.numpy()
     if num_greedy:
-        place = num_known - num_greedy
+        place = num_seen - num_greedy
         cut = np.partition(array, place)[place]
     else:
         cut = np.float32(np.inf)
     tied, below = array == cut, array < cut
     num_tied, num_below = int(np.count_nonzero(tied)), int(np.count_nonzero(below))
-    num_tied_kept = num_greedy - (num_known - num_tied - num_below)
+    num_tied_kept = num_greedy - (num_seen - num_tied - num_below)
     num_left = num_tied - num_tied_kept + num_below
     chance = (num_kept - num_greedy) / num_left if num_left else 0.0
     kept_of_tied = (num_tied_kept + (num_tied - num_tied_kept) * chance) / max(1, num_tied)

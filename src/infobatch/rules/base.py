@@ -56,6 +56,11 @@ def known(scores: Tensor) -> NDArray[np.bool_]:
     return is_known
 
 
+def num_known(scores: Tensor) -> int:
+    """How many scores are there: `num_known(scores)`."""
+    return int(np.count_nonzero(known(scores)))
+
+
 def moving_average(old: Tensor, new: Tensor, alpha: float) -> Tensor:
     """(1 - alpha) old + alpha new, or new where there is no old: `moving_average(u, l, 0.8)`."""
     return torch.where(torch.isnan(old), new, (1 - alpha) * old + alpha * new)

@@ -14,20 +14,20 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known
+from infobatch.rules.base import Memory, Rule, everything, num_known
 
 
 def mean_of_known(scores: Tensor) -> float | None:
     """The mean of the scores that are there, in float64: `mean_of_known(scores)`."""
-    num_known = int(np.count_nonzero(known(scores)))
-    if num_known == 0:
+    num_seen = num_known(scores)
+    if num_seen == 0:
         return None
     # NumPy's sum does not depend on the number of threads, so every process gets the same mean.
     values = scores.numpy()
     total = np.add.reduce(values, dtype=np.float64)
-    if num_known < len(scores):
+    if num_seen < len(scores):
         total = np.nansum(values, dtype=np.float64)
-    return float(total / num_known)
+    return float(total / num_seen)
 
 
 @dataclass(frozen=True)

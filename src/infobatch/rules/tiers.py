@@ -14,7 +14,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known
+from infobatch.rules.base import Memory, Rule, everything, num_known
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Tiers(Rule):
         return self.rescale
 
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        num_known = int(np.count_nonzero(known(scores)))
-        if num_known == 0:
+        num_seen = num_known(scores)
+        if num_seen == 0:
             return everything(scores)
         values = scores.numpy()
         # Group t holds the scores in tier t; the last one those above all tiers, and the unseen.
@@ -55,7 +55,7 @@ class Tiers(Rule):
         for quantile, _ in self.tiers:
             # Below the interpolated quantile are exactly the scores below the order statistic
             # above it. NaN sort last, beyond every place asked for.
-            place = min(ceil(quantile * (num_known - 1)), num_known - 1)
+            place = min(ceil(quantile * (num_seen - 1)), num_seen - 1)
             of -= values < np.partition(values, place)[place]
         return Groups(
             of=torch.from_numpy(of),
