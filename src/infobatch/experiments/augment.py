@@ -1,4 +1,4 @@
-"""Images to what a model takes: shifted, mirrored, mixed, normalised; always a whole batch at once."""
+"""Images to what a model takes: shifted, mirrored, normalised, mixed; a whole batch at once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def mix(
     dice = np.random.default_rng(seed)
     partner = torch.randperm(len(images), generator=rng).to(images.device)
     if cutmix and (not mixup or dice.random() < 0.5):
-        return (*cut(images, partner, float(dice.beta(cutmix, cutmix)), dice),)
+        return cut(images, partner, float(dice.beta(cutmix, cutmix)), dice)
     lam = float(dice.beta(mixup, mixup))
     return images * lam + images[partner] * (1 - lam), partner, lam
 

@@ -179,6 +179,7 @@ def read_idx_task(
 
 
 def find_idx(folder: Path, name: str) -> Path:
+    """The file of this name, plain or gzipped."""
     plain = folder / name
     return plain if plain.exists() else folder / f"{name}.gz"
 
@@ -200,6 +201,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_bytes(path: Path) -> bytes:
+    """A file, unzipped where its name says so, or a sentence."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -212,6 +214,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def damaged(path: Path, size: int, expected: int) -> UserError:
+    """The sentence for a file of the wrong size."""
     return UserError(
         f"{path} has {size:,} bytes, expected {expected:,}: it is damaged or not complete; delete "
         "it to fetch it anew, or replace it."
@@ -233,7 +236,9 @@ CIFAR100 = Source(
 def read_cifar10(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
     """50,000 colour images of 32 x 32 to train, 10,000 to test, in 10 classes."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
-    return read_cifar(folder / "cifar-10-batches-bin", (*names, "test_batch.bin"), CIFAR10, progress)
+    return read_cifar(
+        folder / "cifar-10-batches-bin", (*names, "test_batch.bin"), CIFAR10, progress
+    )
 
 
 def read_cifar100(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
@@ -338,18 +343,22 @@ def images_per_class(folder: Path) -> dict[str, list[Path]]:
 
 def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
     """All images, brought to the same size, as one array."""
-    image_module = optional("PIL.Image")
     paths = [(path, classes.index(name)) for name, of in files.items() for path in of]
     if not paths:
         raise UserError("no images are left for testing: give each class at least two.")
     images = np.empty((len(paths), IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
     for row, (path, _) in zip(images, paths, strict=True):
-        try:
-            with image_module.open(path) as image:
-                row[:] = np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error
+        row[:] = decode_file(path)
     return Images(torch.from_numpy(images), torch.tensor([label for _, label in paths]))
+
+
+def decode_file(path: Path) -> Bytes:
+    """An image file in colour, of the size that all get."""
+    try:
+        with optional("PIL.Image").open(path) as image:
+            return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error
 
 
 READERS: dict[str, Callable[[Path, Callable[[str, int, int], None]], Task]] = {

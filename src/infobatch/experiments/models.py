@@ -30,6 +30,7 @@ def create(name: str, num_channels: int, num_classes: int) -> nn.Module:
 
 
 def conv(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size, or divides it by `stride`, and its norm."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -37,10 +38,12 @@ def conv(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Seq
 
 
 def conv_relu(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Sequential:
+    """The same, and a ReLU."""
     return conv(inputs, outputs, size, stride=stride).append(nn.ReLU(inplace=True))
 
 
 def head(features: int, num_classes: int) -> tuple[nn.Module, ...]:
+    """The mean over the image, and a linear layer."""
     return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, num_classes)
 
 
@@ -57,8 +60,8 @@ class Residual(nn.Module):
             if inputs == outputs and stride == 1
             else conv(inputs, outputs, 1, stride=stride)
         )
-        last_norm = body[-1][-1]
-        nn.init.zeros_(last_norm.weight)
+        norms = [module for module in body.modules() if isinstance(module, nn.BatchNorm2d)]
+        nn.init.zeros_(norms[-1].weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -120,6 +123,18 @@ def resnet50(num_channels: int, num_classes: int) -> nn.Module:
     return resnet(num_channels, num_classes, blocks=blocks, width=64, block=bottleneck)
 
 
+def tiny(num_channels: int, num_classes: int) -> nn.Module:
+    """Two convolutions and four patches of their features, for images of 8 x 8."""
+    return nn.Sequential(
+        conv_relu(num_channels, 16),
+        nn.MaxPool2d(2),
+        conv_relu(16, 32),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, num_classes),
+    )
+
+
 def convnet(num_channels: int, num_classes: int) -> nn.Module:
     """Five convolutions, 16 to 64 channels, halved twice: made for a processor with two cores."""
     return nn.Sequential(
@@ -135,6 +150,7 @@ def convnet(num_channels: int, num_classes: int) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "tiny": tiny,
     "convnet": convnet,
     "resnet8": resnet8,
     "resnet14": resnet14,

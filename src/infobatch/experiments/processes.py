@@ -14,10 +14,12 @@ from torch import Tensor
 
 
 def rank() -> int:
+    """Of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def num_processes() -> int:
+    """That train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -49,6 +49,7 @@ def commit() -> str | None:
 
 
 def git(folder: Path, *command: str) -> str | None:
+    """What git answers; None where it has no answer."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True

@@ -33,7 +33,7 @@ class Defaults:
 
 
 DEFAULTS = {
-    "digits": Defaults("convnet", 40, 32),
+    "digits": Defaults("tiny", 40, 32),
     "mnist": Defaults("convnet", 16, 128),
     "fashion-mnist": Defaults("convnet", 16, 128),
     "cifar10": Defaults("convnet", 15, 128),
