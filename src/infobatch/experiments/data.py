@@ -25,6 +25,9 @@ from infobatch.experiments.errors import UserError, optional
 
 Bytes = NDArray[np.uint8]
 
+Heard = Callable[[str, int, int], None]
+"""Is told, while a file is fetched: its name, the bytes so far, the bytes in all."""
+
 IMAGE_SIZE = 64
 """The side that the images of a folder are brought to."""
 
@@ -72,11 +75,8 @@ class Task:
         return self.train.images.shape[3]
 
 
-def load(name: str, folder: Path, progress: Callable[[str, int, int], None]) -> Task:
-    """The data set of this name, from files in `folder`, fetched where they are missing.
-
-    `progress(file, bytes so far, bytes in all)` is called while something is fetched.
-    """
+def load(name: str, folder: Path, progress: Heard = lambda *_: None) -> Task:
+    """The data set of this name, from files in `folder`, fetched where they are missing."""
     if name.startswith("folder:"):
         return read_folder(Path(name.removeprefix("folder:")))
     if name not in READERS:
@@ -96,7 +96,7 @@ def default_folder() -> Path:
 # scikit-learn's digits ----------------------------------------------------------------------------
 
 
-def read_digits(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
+def read_digits(folder: Path, progress: Heard) -> Task:
     """1,437 images of 8 x 8 to train, 360 to test; they come with scikit-learn."""
     pixels, labels = optional("sklearn.datasets").load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
@@ -144,12 +144,12 @@ FASHION_MNIST = (
 )
 
 
-def read_mnist(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
+def read_mnist(folder: Path, progress: Heard) -> Task:
     """60,000 digits of 28 x 28 to train, 10,000 to test."""
     return read_idx_task(folder / "mnist", MNIST, progress, flip=False)
 
 
-def read_fashion_mnist(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
+def read_fashion_mnist(folder: Path, progress: Heard) -> Task:
     """60,000 pieces of clothing, 28 x 28, to train, 10,000 to test."""
     return read_idx_task(folder / "fashion-mnist", FASHION_MNIST, progress, flip=True)
 
@@ -157,7 +157,7 @@ def read_fashion_mnist(folder: Path, progress: Callable[[str, int, int], None]) 
 def read_idx_task(
     folder: Path,
     home: tuple[tuple[str, ...], tuple[str, ...]],
-    progress: Callable[[str, int, int], None],
+    progress: Heard,
     *,
     flip: bool,
 ) -> Task:
@@ -233,7 +233,7 @@ CIFAR100 = Source(
 )
 
 
-def read_cifar10(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
+def read_cifar10(folder: Path, progress: Heard) -> Task:
     """50,000 colour images of 32 x 32 to train, 10,000 to test, in 10 classes."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     return read_cifar(
@@ -241,14 +241,12 @@ def read_cifar10(folder: Path, progress: Callable[[str, int, int], None]) -> Tas
     )
 
 
-def read_cifar100(folder: Path, progress: Callable[[str, int, int], None]) -> Task:
+def read_cifar100(folder: Path, progress: Heard) -> Task:
     """50,000 colour images of 32 x 32 to train, 10,000 to test, in 100 classes."""
     return read_cifar(folder / "cifar-100-binary", ("train.bin", "test.bin"), CIFAR100, progress)
 
 
-def read_cifar(
-    folder: Path, names: tuple[str, ...], source: Source, progress: Callable[[str, int, int], None]
-) -> Task:
+def read_cifar(folder: Path, names: tuple[str, ...], source: Source, progress: Heard) -> Task:
     """All files but the last are for training."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
@@ -361,7 +359,7 @@ def decode_file(path: Path) -> Bytes:
         raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error
 
 
-READERS: dict[str, Callable[[Path, Callable[[str, int, int], None]], Task]] = {
+READERS: dict[str, Callable[[Path, Heard], Task]] = {
     "digits": read_digits,
     "mnist": read_mnist,
     "fashion-mnist": read_fashion_mnist,

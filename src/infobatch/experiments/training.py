@@ -218,7 +218,7 @@ class Training:
             counts += (logits.argmax(1) == y.to(self.device)).sum()
         return float(total(counts)) / len(labels)
 
-    # What came of it, and what is needed to go on ---------------------------------------------------
+    # What came of it, and what is needed to go on ------------------------------------------------
 
     def result(self) -> Run:
         """The line of JSON of a finished run."""
