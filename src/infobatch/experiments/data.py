@@ -287,7 +287,7 @@ def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Im
             f"0 to {num_classes - 1}: replace its files."
         )
     return Images(
-        torch.from_numpy(np.ascontiguousarray(images)),
+        torch.from_numpy(np.array(images, order="C")),
         torch.from_numpy(labels.astype(np.int64)),
     )
 
