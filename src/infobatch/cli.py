@@ -411,16 +411,18 @@ def run_cells(
     num_jobs: int,
 ) -> list[Run]:
     """Train what the file does not hold yet, then what is matched to it; returns all of these."""
-    wanted = set(cells)
+    wanted = list(cells)
 
     def finished() -> list[Run]:
-        return [run for run in runs.read(file, tell) if settings_of(run) in wanted]
+        found = {settings_of(run): run for run in runs.read(file, lambda note: None)}
+        return [found[cell] for cell in wanted if cell in found]
 
+    runs.read(file, tell)  # what cannot be read is told of, once
     task = load(cells[0].data, workshop.data_folder)
     run_missing(pending(cells, finished()), workshop, file, num_jobs, task)
     for rule in matching:
         cut = matched(finished(), rule)
-        wanted |= set(cut)
+        wanted += cut
         run_missing(pending(cut, finished()), workshop, file, num_jobs, task)
     return finished()
 
@@ -481,7 +483,10 @@ def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
 
 def write_report(files: list[Path], folder: Path, margin: float) -> Path:
     """The page of `infobatch.report`; `margin` in points."""
-    from infobatch.report import write  # type: ignore[import-not-found,unused-ignore]
+    try:
+        from infobatch.report import write  # type: ignore[import-not-found,unused-ignore]
 
-    page: Path = write(files, folder, margin=margin / 100)
+        page: Path = write(files, folder, margin=margin / 100)
+    except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
+        raise UserError(str(error)) from error
     return page

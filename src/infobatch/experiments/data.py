@@ -7,6 +7,7 @@ Nothing is unpickled.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import zlib
 from collections.abc import Callable
@@ -193,9 +194,11 @@ def read_idx(path: Path) -> Bytes:
             "expected 00 00 08): delete it to fetch it anew, or replace it."
         )
     start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise damaged(path, len(content), start)
     shape = tuple(int(n) for n in np.frombuffer(content[4:start], dtype=">u4"))
-    expected = start + int(np.prod(shape, dtype=np.int64))
-    if len(shape) != content[3] or len(content) != expected:
+    expected = start + math.prod(shape)
+    if len(content) != expected:
         raise damaged(path, len(content), expected)
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 

@@ -61,20 +61,22 @@ class Training:
             rule=rule_of(settings),
             seed=settings.seed,
         )
+        batch_size = self._local_batch_size()
         self.loader = DataLoader(
             self.train_data,
-            batch_size=self._local_batch_size(),
+            batch_size=batch_size,
             sampler=self.train_data.sampler,
             collate_fn=as_fetched,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self.device.type == "cuda",
         )
-        steps_per_epoch = -(-len(task.train) // settings.batch_size)
+        of_process = -(-len(task.train) // num_processes())
+        steps_per_epoch = -(-of_process // batch_size)
         self.schedule = Schedule(
             curve_of(settings, self.optimizer, settings.epochs * steps_per_epoch),
             self.train_data,
-            batch_size=settings.batch_size,
+            batch_size=batch_size,
         )
         mean, std = mean_and_std(task.train.images)
         self._mean, self._std = mean.to(self.device), std.to(self.device)
