@@ -33,7 +33,7 @@ def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
         "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "num_reported",
-        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "update",
+        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "sync", "update",
     }  # fmt: skip
 
 
@@ -53,9 +53,12 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "scores",
         "rules",
         "plan",
+        "share",
         "sampler",
         "losses",
         "record",
+        "distributed",
+        "running",
         "checkpoint",
         "pruner",
         "dataset",
@@ -99,7 +102,8 @@ print(sorted(new - known))
 @pytest.mark.parametrize("member", ["InfoBatch", "Pruner"])
 def test_the_signatures(member: str) -> None:
     parameters = inspect.signature(getattr(infobatch, member)).parameters
-    assert list(parameters)[1:] == ["num_epochs", "prune_ratio", "delta", "rule", "seed"]
+    expected = ["num_epochs", "prune_ratio", "delta", "num_steps", "rule", "seed"]
+    assert list(parameters)[1:] == expected
     assert parameters["delta"].default == 0.875
     assert parameters["seed"].default == 0
     assert parameters["rule"].kind is parameters["seed"].kind is inspect.Parameter.KEYWORD_ONLY
