@@ -18,15 +18,15 @@ SOURCE = Path(infobatch.__file__).parent
 def test_the_public_names() -> None:
     assert infobatch.__all__ == sorted(infobatch.__all__)
     assert infobatch.__all__ == [
-        "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError", "rules",
-        "schedule",
+        "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError",
+        "mixing", "rules", "schedule",
     ]  # fmt: skip
     public = {
         name
         for name, value in vars(infobatch).items()
         if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert public == set(infobatch.__all__) - {"rules", "schedule"}
+    assert public == set(infobatch.__all__) - {"mixing", "rules", "schedule"}
 
 
 def test_the_documented_members() -> None:
@@ -55,6 +55,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "plan",
         "share",
         "sampler",
+        "mixing",
         "losses",
         "record",
         "distributed",
