@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+import tests.vision  # noqa: F401  # so that the pages can import torchvision and timm
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,18 +20,18 @@ BLOCK = re.compile(r"^```(python|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Labelled(TensorDataset):
-    """A small classification task, with `targets` as torchvision's data sets have them."""
+    """Small images in two classes, with `targets` as torchvision's data sets have them."""
 
     def __init__(self) -> None:
-        x = torch.randn(200, 4)
-        y = (x.sum(1) > 0).long()
+        x = torch.randn(200, 1, 2, 2)
+        y = (x.sum((1, 2, 3)) > 0).long()
         super().__init__(x, y)
         self.targets = y.tolist()
 
 
 def a_users_namespace() -> dict[str, Any]:
     """What a reader has before the first block: data, a model, an optimizer."""
-    model = nn.Linear(4, 2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     return {
         "torch": torch,
         "nn": nn,

@@ -18,22 +18,22 @@ SOURCE = Path(infobatch.__file__).parent
 def test_the_public_names() -> None:
     assert infobatch.__all__ == sorted(infobatch.__all__)
     assert infobatch.__all__ == [
-        "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError", "rules",
-        "schedule",
+        "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError",
+        "mixing", "rules", "schedule",
     ]  # fmt: skip
     public = {
         name
         for name, value in vars(infobatch).items()
         if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert public == set(infobatch.__all__) - {"rules", "schedule"}
+    assert public == set(infobatch.__all__) - {"mixing", "rules", "schedule"}
 
 
 def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
         "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "num_reported",
-        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "update",
+        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "sync", "update",
     }  # fmt: skip
 
 
@@ -53,9 +53,13 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "scores",
         "rules",
         "plan",
+        "share",
         "sampler",
+        "mixing",
         "losses",
         "record",
+        "distributed",
+        "running",
         "checkpoint",
         "pruner",
         "dataset",
@@ -99,7 +103,8 @@ print(sorted(new - known))
 @pytest.mark.parametrize("member", ["InfoBatch", "Pruner"])
 def test_the_signatures(member: str) -> None:
     parameters = inspect.signature(getattr(infobatch, member)).parameters
-    assert list(parameters)[1:] == ["num_epochs", "prune_ratio", "delta", "rule", "seed"]
+    expected = ["num_epochs", "prune_ratio", "delta", "num_steps", "rule", "seed"]
+    assert list(parameters)[1:] == expected
     assert parameters["delta"].default == 0.875
     assert parameters["seed"].default == 0
     assert parameters["rule"].kind is parameters["seed"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -1,4 +1,7 @@
-"""A small real training that can be killed and resumed: `python -m tests.training --help`."""
+"""A small real training that can be killed and resumed: `python -m tests.training --help`.
+
+Under torchrun it trains with all its processes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import infobatch
@@ -29,11 +34,18 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=3)
     parser.add_argument("--die-after", type=int, default=-1)
     options = parser.parse_args()
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0:
+        options.die_after = -1  # once is enough
 
+    rank, num_ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if num_ranks > 1:
+        dist.init_process_group("gloo")
     torch.manual_seed(0)
     x = torch.randn(150, 5)
     y = (x @ torch.randn(5) + torch.randn(150) > 0).long()
-    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    model: nn.Module = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    if num_ranks > 1:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     criterion = nn.CrossEntropyLoss(reduction="none")
     num_epochs = 8
@@ -71,6 +83,8 @@ def main() -> None:
             optimizer.step()
             step += 1
             if step % options.checkpoint_every == 0:
+                data.sync()
+            if step % options.checkpoint_every == 0 and rank == 0:
                 state = {
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
@@ -80,11 +94,14 @@ def main() -> None:
                 }
                 torch.save(state, options.folder / "next.pt")
                 os.replace(options.folder / "next.pt", checkpoint)
-            if step == options.die_after:
+            if step == options.die_after and rank == num_ranks - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
     assert data.epoch == num_epochs
     final = {"model": model.state_dict(), "data": data.state_dict(), "step": step}
-    torch.save(final, options.folder / "final.pt")
+    if rank == 0:
+        torch.save(final, options.folder / "final.pt")
+    if num_ranks > 1:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

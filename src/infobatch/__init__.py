@@ -1,6 +1,6 @@
 """Unbiased dynamic data pruning for PyTorch: a third of the training saved, nothing lost."""
 
-from infobatch import rules, schedule
+from infobatch import mixing, rules, schedule
 from infobatch.dataset import InfoBatch
 from infobatch.errors import OrderError, StateError
 from infobatch.loader import DataLoader
@@ -15,6 +15,7 @@ __all__ = [
     "Pruner",
     "Savings",
     "StateError",
+    "mixing",
     "rules",
     "schedule",
 ]

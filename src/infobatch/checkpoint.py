@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from infobatch.errors import StateError
 from infobatch.plan import Plan
-from infobatch.record import IndexedRecord, OrderedRecord, Record
+from infobatch.record import Reported, has_loss, nothing_reported
 
 FORMAT = 1
+
+
+def check_same_plan(plan: Plan, fingerprint: str) -> None:
+    """Refuse a plan other than the checkpoint's: `check_same_plan(plan, state["plan"])`."""
+    if plan.fingerprint != fingerprint:
+        raise StateError(
+            f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
+            "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+        )
 
 
 def check_same_run(state: Mapping[str, Any], **own: object) -> None:
@@ -34,29 +46,49 @@ def check_same_run(state: Mapping[str, Any], **own: object) -> None:
         )
 
 
-def pack(plan: Plan, record: Record | None) -> dict[str, Any]:
-    """What was reported of a running epoch; empty between epochs: `pack(plan, record)`."""
-    if record is None or record.num_reported == 0:
-        return {}
-    indices, losses = record.reported()
-    by_index = isinstance(record, IndexedRecord)
-    return {
-        "plan": plan.fingerprint,
-        "losses": losses.clone(),
-        "by_index": by_index,
-        "indices": indices.clone() if by_index else indices[:0].clone(),
-    }
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors whose names and sizes change as training goes on: `pack({"losses": losses})`.
+
+    As bytes, so that the form of a checkpoint never changes: torch.distributed.checkpoint loads
+    only what is already there, in the same size.
+    """
+    buffer = io.BytesIO()
+    torch.save({name: values.clone() for name, values in tensors.items()}, buffer)
+    return buffer.getvalue()
 
 
-def unpack(plan: Plan, running: Mapping[str, Any]) -> Record:
-    """The record that was packed, for the same plan drawn again: `unpack(plan, running)`."""
-    if plan.fingerprint != running["plan"]:
-        raise StateError(
-            f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
-            "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+def unpack(packed: bytes) -> dict[str, Tensor]:
+    """The tensors that were packed: `unpack(pack({"losses": losses}))`."""
+    tensors: dict[str, Tensor] = torch.load(
+        io.BytesIO(packed), map_location="cpu", weights_only=True
+    )
+    return tensors
+
+
+def pack_running(reported: Reported) -> bytes:
+    """What was reported of a running epoch, up to where it is: `pack_running(reported)`."""
+    end = int(reported.done.nonzero().max()) + 1
+    parts = {"losses": reported.losses[:end]}
+    if not torch.equal(reported.done, has_loss(reported.losses)):
+        parts["done"] = reported.done[:end]
+    return pack(parts)
+
+
+def unpack_running(plan: Plan, parts: Mapping[str, Tensor]) -> Reported:
+    """What was reported of the epoch of this plan: `unpack_running(plan, unpack(packed))`."""
+    reported, end = nothing_reported(len(plan)), len(parts["losses"])
+    reported.losses[:end] = parts["losses"]
+    reported.done[:end] = parts["done"] if "done" in parts else has_loss(parts["losses"])
+    return reported
+
+
+def warn_of_unknown(reported: Reported, epoch: int) -> None:
+    """Say what a checkpoint of one rank lacks: `warn_of_unknown(reported, epoch=3)`."""
+    num_unknown = int((reported.done & ~has_loss(reported.losses)).sum())
+    if num_unknown:
+        warnings.warn(
+            f"the checkpoint was taken in the middle of epoch {epoch} without sync(): "
+            f"{num_unknown} samples that other ranks had trained keep their older scores.",
+            RuntimeWarning,
+            stacklevel=4,
         )
-    losses = running["losses"]
-    record: Record = IndexedRecord(plan) if running["by_index"] else OrderedRecord(plan)
-    record.to(losses.device)
-    record.write(running["indices"] if running["by_index"] else slice(0, len(losses)), losses)
-    return record

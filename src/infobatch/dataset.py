@@ -13,7 +13,7 @@ from infobatch.rules import Rule
 
 Item = TypeVar("Item", covariant=True)
 
-OWN = {"dataset", "num_samples", "num_epochs", "delta", "rule", "seed"}
+OWN = {"dataset", "num_samples", "num_epochs", "num_steps", "delta", "rule", "seed"}
 """What is set on the wrapper itself."""
 
 
@@ -34,10 +34,11 @@ class InfoBatch(Pruner, Dataset[Item]):
     def __init__(
         self,
         dataset: Dataset[Item] | Sequence[Item],
-        num_epochs: int,
+        num_epochs: int | None = None,
         prune_ratio: float | None = None,
         delta: float = 0.875,
         *,
+        num_steps: int | None = None,
         rule: Rule | str | None = None,
         seed: int = 0,
     ) -> None:
@@ -55,7 +56,9 @@ class InfoBatch(Pruner, Dataset[Item]):
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
         self.dataset: Any = dataset
-        super().__init__(num_samples, num_epochs, prune_ratio, delta, rule=rule, seed=seed)
+        super().__init__(
+            num_samples, num_epochs, prune_ratio, delta, num_steps=num_steps, rule=rule, seed=seed
+        )
 
     def __getitem__(self, index: int) -> Item:
         item: Item = self.dataset[index]

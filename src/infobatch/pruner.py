@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infobatch.checkpoint import FORMAT, check_same_run, pack, unpack
+from infobatch import distributed
+from infobatch.checkpoint import (
+    FORMAT,
+    check_same_plan,
+    check_same_run,
+    pack,
+    pack_running,
+    unpack,
+    unpack_running,
+    warn_of_unknown,
+)
 from infobatch.errors import OrderError, StateError, check_fraction, check_whole
 from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
 from infobatch.plan import Plan, draw
-from infobatch.record import IndexedRecord, OrderedRecord, Places, Record
-from infobatch.rules import Memory, Rule, Until, resolve
+from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Reported, has_loss
+from infobatch.rules import Memory, Rule, resolve
+from infobatch.rules.base import everything
+from infobatch.running import RunningEpoch, on_host
 from infobatch.sampler import HandedOut, Pass, PlanSampler
 from infobatch.scores import merge, unseen
+from infobatch.share import Share
 
 NO_BATCH = (
     "no batch is in hand: give the loader sampler=train_data.sampler (or use infobatch.DataLoader, "
     "or give update() the indices of the batch), report a batch once, and weigh a second loss of "
     "the same batch with batch_weights."
 )
-
-
-@contextmanager
-def on_host() -> Iterator[None]:
-    """Make tensors that last, on the host, whatever mode and default device the user has set."""
-    with torch.inference_mode(False), torch.device("cpu"):
-        yield
 
 
 @dataclass(frozen=True)
@@ -66,30 +71,39 @@ class Pruner:
     def __init__(
         self,
         num_samples: int,
-        num_epochs: int,
+        num_epochs: int | None = None,
         prune_ratio: float | None = None,
         delta: float = 0.875,
         *,
+        num_steps: int | None = None,
         rule: Rule | str | None = None,
         seed: int = 0,
     ) -> None:
         self.num_samples = check_whole("num_samples", num_samples, at_least=1)
-        self.num_epochs = check_whole("num_epochs", num_epochs, at_least=1)
+        if (num_epochs is None) == (num_steps is None):
+            raise TypeError(
+                f"num_epochs is {num_epochs} and num_steps {num_steps}, expected one of them: how "
+                "long training is."
+            )
+        self.num_epochs = self.num_steps = None
+        if num_epochs is not None:
+            self.num_epochs = check_whole("num_epochs", num_epochs, at_least=1)
+        if num_steps is not None:
+            self.num_steps = check_whole("num_steps", num_steps, at_least=1)
         self.delta = check_fraction("delta", delta, one_allowed=True)
         self.rule = resolve(rule, prune_ratio)
         self.seed = check_whole("seed", seed)
-        self._annealed = Until(self.rule, self.delta * self.num_epochs)
         with on_host():
             self._scores = unseen(self.num_samples)
         self._memory: Memory = {}
         self._past_savings = Savings(0, 0)
         self._num_nonfinite = 0
-        self._plan: Plan | None = None
-        self._record: Record | None = None
+        self._steps_done = 0
+        self._agreed = False
         self._handed_out: HandedOut | None = None
         self._last_weights: Tensor | None = None
         self._device = torch.device("cpu")
-        self._sampler = PlanSampler(self._begin_pass, self._num_to_draw)
+        self._sampler = PlanSampler(self._share, self._begin_pass, self.set_epoch)
         self._enter(0)
 
     # What a user reads ---------------------------------------------------------------------------
@@ -102,13 +116,11 @@ class Pruner:
     @property
     def plan(self) -> Plan:
         """What the current epoch trains; it stands still while the epoch runs."""
-        if self._plan is None:
-            self._plan = self._draw(self._scores, self._memory, self.seed, self._epoch)
-        return self._plan
+        return self._running_epoch().plan
 
     @property
     def sampler(self) -> PlanSampler:
-        """The plan as a sampler for a stock DataLoader."""
+        """The plan as a sampler for a stock DataLoader: this rank's share of it."""
         return self._sampler
 
     @property
@@ -123,8 +135,8 @@ class Pruner:
 
     @property
     def num_reported(self) -> int:
-        """How many samples of the running epoch were reported so far."""
-        return self._record.num_reported if self._record is not None else 0
+        """How many samples of the running epoch were reported so far, by all ranks together."""
+        return 0 if self._running is None else self._running.num_reported
 
     @property
     def num_nonfinite(self) -> int:
@@ -135,13 +147,12 @@ class Pruner:
     def batch_weights(self) -> Tensor:
         """The weights of the batch in hand, for a loss that is not reduced by `update`."""
         in_hand: HandedOut | Pass | None = self._handed_out
-        if in_hand is None and not isinstance(self._record, IndexedRecord):
+        if in_hand is None and self._running is not None and not self._running.is_by_index:
             in_hand = self._sampler.current
         fetched = in_hand.new_batch if in_hand is not None else None
-        if isinstance(fetched, slice):
-            return self.plan.weights[fetched].to(self._device)
         if fetched is not None:
-            record = self._record_of(IndexedRecord)
+            kind = OrderedRecord if isinstance(fetched, slice) else IndexedRecord
+            record = self._running_epoch().record(kind)
             record.to(self._device)
             return record.weights(fetched)
         if self._last_weights is None:
@@ -169,24 +180,30 @@ class Pruner:
         if self._handed_out is not None and self._is_repeat(losses, indices):
             return weighted_mean(losses, self.batch_weights)
         record, places = self._batch(losses, indices)
+        running = self._running_epoch()
+        if running.num_updates == 0:
+            self._agree()
+            running.num_to_report = self._num_to_report(record.share)
         device = losses.device
         record.to(device)
         weights = record.weights(places)
         record.write(places, recorded)
-        # An epoch that prunes nothing is to the last bit what it would be without the library.
-        as_given = record.all_one and mask is None
+        # What prunes nothing is to the last bit what it would be without the library.
+        as_given = mask is None and record.all_one(places)
         loss = given.mean() if as_given else weighted_mean(losses, weights)
-        self._record, self._last_weights, self._device = record, weights, device
-        self._num_updates += 1
-        if record.has(self._num_to_report()):
+        self._last_weights, self._device = weights, device
+        running.num_updates += 1
+        self._steps_done += 1
+        if running.num_to_report is not None and record.has(running.num_to_report):
             self._close(self._epoch + 1)
         return loss
 
-    def _num_to_report(self) -> int:
+    def _num_to_report(self, share: Share) -> int | None:
+        """With how many samples of a share the epoch ends; None where a framework shares it out."""
+        if share.num_ranks < distributed.num_ranks():
+            return None
         current = self._sampler.current
-        if current is None:
-            return len(self.plan)
-        return self._num_resumed + current.end - current.first  # less with drop_last
+        return len(share) if current is None else current.end  # less with drop_last
 
     def _is_repeat(self, losses: Tensor, indices: Tensor | Sequence[int] | None) -> bool:
         """Whether a batch handed out is reported again after it has closed its epoch."""
@@ -202,24 +219,14 @@ class Pruner:
         self, losses: Tensor, indices: Tensor | Sequence[int] | None
     ) -> tuple[Record, Places]:
         """Which samples these losses belong to, and where to write them down."""
+        running, handed_out = self._running_epoch(), self._handed_out
         if indices is not None:
-            return self._record_of(IndexedRecord), as_indices(indices, losses)
-        if self._handed_out is not None and self._handed_out.epoch == self._epoch:
-            return self._record_of(IndexedRecord), self._handed_out.take(losses.shape[0])
-        if self._handed_out is not None or self._sampler.current is None:
+            return running.record(IndexedRecord), as_indices(indices, losses)
+        if handed_out is not None and handed_out.epoch == self._epoch:
+            return running.record(IndexedRecord), handed_out.take(losses.shape[0])
+        if handed_out is not None or self._sampler.current is None:
             raise OrderError(NO_BATCH)
-        return self._record_of(OrderedRecord), self._sampler.current.take(losses.shape[0])
-
-    def _record_of(self, kind: type[Record]) -> Record:
-        if self._record is None or self._record.num_reported == 0:
-            with on_host():
-                return self._record if isinstance(self._record, kind) else kind(self.plan)
-        if not isinstance(self._record, kind):
-            raise OrderError(
-                f"epoch {self._epoch} was begun {'without' if kind is IndexedRecord else 'with'} "
-                "indices: report all batches of an epoch in the same way."
-            )
-        return self._record
+        return running.record(OrderedRecord), self._sampler.current.take(losses.shape[0])
 
     # An epoch ------------------------------------------------------------------------------------
 
@@ -230,11 +237,21 @@ class Pruner:
             self._close(epoch)
             self._handed_out = None
 
+    def sync(self) -> None:
+        """Bring together what all ranks have reported of the running epoch; all must call it.
+
+        After it, and until the next `update`, the state of any rank is the whole state.
+        """
+        if distributed.num_ranks() > 1:
+            with on_host():
+                self._running_epoch().sync()
+
     def _close(self, next_epoch: int) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
             num_nonfinite, closed = self._merge(), self._epoch
             self._enter(next_epoch)
+            self._agree()
         if num_nonfinite:
             warnings.warn(
                 f"{num_nonfinite} losses of epoch {closed} are NaN or infinite: their samples stay "
@@ -244,34 +261,72 @@ class Pruner:
             )
 
     def _merge(self) -> int:
-        """Take the losses reported as scores; returns how many of them are not finite."""
-        record, current = self._record, self._sampler.current
-        if record is None or record.num_reported == 0:
+        """Take the losses that all ranks reported as scores; how many of them are not finite."""
+        running, current = self._running, self._sampler.current
+        if running is None and distributed.num_ranks() == 1:
             return 0
-        if isinstance(record, OrderedRecord) and current is not None:
+        running = self._running_epoch()
+        if running.num_updates and current is not None and not running.is_by_index:
             current.check_finished()
         if self._handed_out is not None and self._handed_out.epoch == self._epoch:
             self._handed_out.check_finished()
-        indices, losses = record.reported()
-        self._memory = self._annealed.remember(
-            self._scores, self._memory, self._epoch, indices, losses
-        )
+        return self._take(running.merged())
+
+    def _take(self, reported: Reported) -> int:
+        """Take what was reported as scores; how many of the losses are not finite."""
+        if reported.num_done == 0:
+            return 0
+        indices, losses, is_known = self.plan.indices, reported.losses, has_loss(reported.losses)
+        if not is_known.all():
+            indices, losses = indices[is_known], losses[is_known]
+        self._past_savings = self._savings_with(reported.num_done)
+        self._memory = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
         num_nonfinite = merge(self._scores, indices, losses)
-        self._past_savings = self._savings_with(len(indices))
         self._num_nonfinite += num_nonfinite
         return num_nonfinite
 
+    def _agree(self) -> None:
+        """See that all ranks stand at the same place, before a step could wait for ever."""
+        if self._agreed or distributed.num_ranks() == 1:
+            return
+        distributed.check_same(
+            num_samples=self.num_samples,
+            seed=self.seed,
+            num_epochs=self.num_epochs or 0,
+            num_steps=self.num_steps or 0,
+            rule=zlib.crc32(f"{self.rule!r} until {self.delta}".encode()),
+            epoch=self._epoch,
+            num_reported=self.num_reported,
+            plan=zlib.crc32(self.plan.fingerprint.encode()),
+        )
+        self._agreed = True
+
     def _enter(self, epoch: int) -> None:
         self._epoch = epoch
-        self._plan = self._record = None
-        self._num_resumed = self._num_updates = 0
-        self._sampler.current = None
+        self._steps_at_start = self._steps_done
+        self._running: RunningEpoch | None = None
+        self._agreed = False
+        self._sampler.end()
         if self._last_weights is not None:  # a view that would keep the whole plan alive
             self._last_weights = self._last_weights.clone()
 
-    def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int) -> Plan:
+    def _running_epoch(self) -> RunningEpoch:
+        if self._running is None:
+            prunes = self._prunes(self._epoch, self._steps_at_start)
+            plan = self._draw(self._scores, self._memory, self.seed, self._epoch, prunes)
+            self._running = RunningEpoch(plan)
+        return self._running
+
+    def _prunes(self, epoch: int, steps_at_start: int) -> bool:
+        """Eq. 10: whether an epoch begins before the annealing does."""
+        if self.num_steps is not None:
+            return steps_at_start < self.delta * self.num_steps
+        assert self.num_epochs is not None
+        return epoch < self.delta * self.num_epochs
+
+    def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int, prunes: bool) -> Plan:
         with on_host():
-            groups = self._annealed.groups(scores, memory, epoch)
+            groups = self.rule.groups(scores, memory, epoch) if prunes else everything(scores)
             if len(groups.of) != self.num_samples:
                 raise ValueError(
                     f"{self.rule!r} groups {len(groups.of)} samples, expected {self.num_samples}."
@@ -290,36 +345,39 @@ class Pruner:
         """Take these samples for the batch in hand; a loader that knows them calls this."""
         self._handed_out = HandedOut(indices, self._epoch, before=self._handed_out)
 
-    def _begin_pass(self) -> tuple[Tensor, int]:
-        if self._num_updates and self._sampler.current is not None:
+    def _share(self, sharded: bool) -> Share:
+        return self._running_epoch().share(sharded=sharded)
+
+    def _begin_pass(self, sharded: bool) -> Share:
+        if self._running_epoch().num_updates and self._sampler.current is not None:
             # The last iteration was cut short: nothing else begins a new one after an update.
             self._close(self._epoch + 1)
         self._handed_out = None
-        if self._record is None or self._num_resumed == 0:
-            return self.plan.indices, 0
-        return self._record.remaining()
-
-    def _num_to_draw(self) -> int:
-        return len(self.plan) - self._num_resumed
+        return self._running_epoch().begin_pass(sharded=sharded)
 
     # A checkpoint --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact resume needs: tensors, numbers and strings."""
+        """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
+        running = self._running if self.num_reported else None
         return {
             "format": FORMAT,
             "num_samples": self.num_samples,
             "num_epochs": self.num_epochs,
+            "num_steps": self.num_steps,
             "delta": self.delta,
             "rule": repr(self.rule),
             "seed": self.seed,
             "epoch": self._epoch,
+            "steps_at_start": self._steps_at_start,
+            "steps_done": self._steps_done,
             "scores": self._scores.clone(),
-            "memory": {name: values.clone() for name, values in self._memory.items()},
+            "memory": pack(self._memory),
             "num_trained": self._past_savings.num_trained,
             "num_full": self._past_savings.num_full,
             "num_nonfinite": self._num_nonfinite,
-            "running": pack(self.plan, self._record) if self._record else {},
+            "plan": running.plan.fingerprint if running else "",
+            "running": pack_running(running.reported()) if running else pack({}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -337,35 +395,44 @@ class Pruner:
             state,
             num_samples=self.num_samples,
             num_epochs=self.num_epochs,
+            num_steps=self.num_steps,
             delta=self.delta,
             rule=repr(self.rule),
         )
-        scores = state["scores"].clone()
-        memory = {name: values.clone() for name, values in state["memory"].items()}
-        seed, epoch, running = state["seed"], state["epoch"], state["running"]
-        plan = self._draw(scores, memory, seed, epoch) if running else None
-        record = unpack(plan, running) if plan is not None else None
+        scores, memory = state["scores"].clone(), unpack(state["memory"])
+        seed, epoch, steps_at_start = state["seed"], state["epoch"], state["steps_at_start"]
+        parts, running = unpack(state["running"]), None
+        if parts:
+            plan = self._draw(scores, memory, seed, epoch, self._prunes(epoch, steps_at_start))
+            check_same_plan(plan, state["plan"])
+            reported = unpack_running(plan, parts)
+            warn_of_unknown(reported, epoch)
+            running = RunningEpoch(plan, before=reported)
         past_savings = Savings(state["num_trained"], state["num_full"])
-        num_nonfinite = state["num_nonfinite"]
+        num_nonfinite, steps_done = state["num_nonfinite"], state["steps_done"]
         # Nothing can fail from here on, so a refused checkpoint changes nothing.
         self._enter(epoch)
         self.seed, self._scores, self._memory = seed, scores, memory
+        self._steps_at_start, self._steps_done = steps_at_start, steps_done
         self._past_savings, self._num_nonfinite = past_savings, num_nonfinite
-        self._plan, self._record = plan, record
-        self._handed_out = self._last_weights = None
-        self._num_resumed = self._num_already_reported()
+        self._running, self._handed_out, self._last_weights = running, None, None
+        if running is not None and reported.done.all():  # all of it, though nothing closed it
+            self._take(reported)
+            self._enter(epoch + 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy is in the middle of no iteration: it goes on after what was reported.
-        resumed = {"_num_updates": 0, "_num_resumed": self._num_already_reported()}
-        return {**self.__dict__, **resumed, "_handed_out": None, "_last_weights": None}
+        # A copy is in the middle of no iteration: it goes on after what was reported. That is sent
+        # as bytes, since a tensor made here would be gone when a spawned process looks for it.
+        running = None
+        if self._running is not None and self.num_reported:
+            running = (self.plan, pack_running(self._running.reported()))
+        return {**self.__dict__, "_running": running, "_handed_out": None, "_last_weights": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if state["_running"] is not None:
+            plan, packed = state["_running"]
+            self._running = RunningEpoch(plan, before=unpack_running(plan, unpack(packed)))
         # Tensors sent to a spawned process are shared with its parent; what changes must not be.
         self._scores = self._scores.clone()
         self._memory = {name: values.clone() for name, values in self._memory.items()}
-        self._record = copy.deepcopy(self._record)
-
-    def _num_already_reported(self) -> int:
-        return 0 if self._record is None else len(self.plan) - len(self._record.remaining()[0])

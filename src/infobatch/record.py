@@ -7,28 +7,57 @@ scatter by index, and nothing is read back to the host.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from infobatch.errors import OrderError
-from infobatch.plan import Plan
+from infobatch.share import Share
 
 Places = slice | Tensor
-"""Of a batch in order, its places in the plan; of a batch by index, its samples."""
+"""Of a batch in order, its places in the share; of a batch by index, its samples."""
+
+NO_LOSS = -0.0
+"""Stands where nothing was reported: a loss of zero is written as +0.0, which has other bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reported:
+    """What was reported of an epoch, in the order of its plan."""
+
+    losses: Tensor
+    """float32, NO_LOSS where none is known."""
+    done: Tensor
+    """Which places were trained; what other ranks reported of them may not be known."""
+
+    @cached_property
+    def num_done(self) -> int:
+        return int(self.done.sum())
+
+
+def nothing_reported(num_places: int) -> Reported:
+    """The start of an epoch: `nothing_reported(len(plan))`."""
+    losses = torch.full((num_places,), NO_LOSS, dtype=torch.float32)
+    return Reported(losses, torch.zeros(num_places, dtype=torch.bool))
+
+
+def has_loss(losses: Tensor) -> Tensor:
+    """Where a loss is known: `has_loss(nothing_reported(3).losses).any()`."""
+    return losses.view(torch.int32) != torch.iinfo(torch.int32).min  # the bits of -0.0
 
 
 class Record(ABC):
-    """What an epoch has reported: all of it in order, or all of it by index."""
+    """What a rank has reported of its share: all of it in order, or all of it by index."""
 
     num_reported = 0
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, share: Share) -> None:
+        self.share = share
         self._device: torch.device | None = None
-        self.all_one = plan.num_pruned == 0
-        """Whether every sample weighs 1."""
+        self._all_one = share.plan.num_pruned == 0
 
     def to(self, device: torch.device) -> None:
         """Be on the device of the losses."""
@@ -50,38 +79,43 @@ class Record(ABC):
         """The weights of a batch."""
 
     @abstractmethod
+    def all_one(self, places: Places) -> bool:
+        """Whether the whole batch weighs 1, as far as that is known on the host."""
+
+    @abstractmethod
     def write(self, places: Places, losses: Tensor) -> None:
         """Write the losses of a batch down."""
 
     @abstractmethod
-    def reported(self) -> tuple[Tensor, Tensor]:
-        """The samples reported so far and their losses, on the host."""
+    def is_reported(self) -> Tensor:
+        """Which samples of the share are reported, on the host."""
 
     @abstractmethod
-    def remaining(self) -> tuple[Tensor, int]:
-        """The samples not reported yet, and the place of the first in the plan."""
+    def write_into(self, in_plan: Tensor) -> None:
+        """Write what was reported into losses in the order of the plan."""
 
 
 class OrderedRecord(Record):
-    """An epoch whose batches come in the order of the plan.
+    """An epoch whose batches come in the order of the share.
 
+    >>> from infobatch.plan import Plan
     >>> plan = Plan(0, torch.tensor([2, 0, 1]), torch.ones(3), num_samples=3)
-    >>> record = OrderedRecord(plan)
+    >>> record = OrderedRecord(Share(plan))
     >>> record.to(torch.device("cpu"))
     >>> record.write(slice(0, 2), torch.tensor([0.5, 0.7]))
-    >>> record.reported()
-    (tensor([2, 0]), tensor([0.5000, 0.7000]))
+    >>> record.is_reported()
+    tensor([ True,  True, False])
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self._weights = plan.weights
+    def __init__(self, share: Share) -> None:
+        super().__init__(share)
+        self._weights = share.weights
         self._losses: Tensor | None = None
 
     def _move(self, device: torch.device) -> None:
-        self._weights = self._plan.weights.to(device, non_blocking=True)
+        self._weights = self.share.weights.to(device, non_blocking=True)
         if self._losses is None:
-            self._losses = torch.empty(len(self._plan), dtype=torch.float32, device=device)
+            self._losses = torch.empty(len(self.share), dtype=torch.float32, device=device)
         else:
             self._losses = self._losses.to(device, non_blocking=True)
 
@@ -91,39 +125,52 @@ class OrderedRecord(Record):
     def weights(self, places: Places) -> Tensor:
         return self._weights[places]
 
+    def all_one(self, places: Places) -> bool:
+        assert isinstance(places, slice)
+        return self._all_one and places.stop <= self.share.num_own
+
     def write(self, places: Places, losses: Tensor) -> None:
         assert self._losses is not None
         assert isinstance(places, slice)
         self._losses[places] = losses.detach()
         self.num_reported = places.stop
 
-    def reported(self) -> tuple[Tensor, Tensor]:
-        assert self._losses is not None
-        return self._plan.indices[: self.num_reported], self._losses[: self.num_reported].cpu()
+    def is_reported(self) -> Tensor:
+        return torch.arange(len(self.share)) < self.num_reported
 
-    def remaining(self) -> tuple[Tensor, int]:
-        return self._plan.indices[self.num_reported :], self.num_reported
+    def write_into(self, in_plan: Tensor) -> None:
+        assert self._losses is not None
+        losses = self._losses[: min(self.num_reported, self.share.num_own)].cpu()
+        places = self.share.places
+        if isinstance(places, slice):
+            torch.add(losses, 0.0, out=in_plan[places][: len(losses)])
+        else:
+            in_plan[places[: len(losses)]] = losses + 0.0
 
 
 class IndexedRecord(Record):
     """An epoch whose batches come with their indices: in any order, even twice.
 
+    >>> from infobatch.plan import Plan
     >>> plan = Plan(0, torch.tensor([2, 0, 1]), torch.ones(3), num_samples=3)
-    >>> record = IndexedRecord(plan)
+    >>> record = IndexedRecord(Share(plan))
     >>> record.to(torch.device("cpu"))
     >>> record.write(torch.tensor([1, 1, 2]), torch.tensor([0.5, 0.6, 0.7]))
-    >>> record.reported()
-    (tensor([2, 1]), tensor([0.7000, 0.6000]))
+    >>> record.is_reported()
+    tensor([ True, False,  True])
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        # A sample that is not in the plan weighs 0; every sample in it weighs more.
-        if plan.num_pruned:
-            self._weight_of = torch.zeros(plan.num_samples, dtype=torch.float32)
-            self._weight_of[plan.indices] = plan.weights
-        else:
+    def __init__(self, share: Share) -> None:
+        super().__init__(share)
+        self._all_one = self._all_one and share.num_ranks == 1
+        plan = share.plan
+        # A sample that is not to be trained here weighs 0; a repeat does so too.
+        if self._all_one:
             self._weight_of = torch.ones(1, dtype=torch.float32).expand(plan.num_samples)
+        else:
+            self._weight_of = torch.zeros(plan.num_samples, dtype=torch.float32)
+            source = plan if share.num_ranks == 1 else share
+            self._weight_of[source.indices] = source.weights
         self._weight_on_device = self._weight_of
         self._loss_of = torch.zeros(plan.num_samples, dtype=torch.float32)
         self._written = torch.zeros(plan.num_samples, dtype=torch.bool)
@@ -131,7 +178,7 @@ class IndexedRecord(Record):
     def has(self, num_samples: int) -> bool:
         # What came twice on a device was counted twice, so the count is looked up when it matters.
         if self.num_reported >= num_samples:
-            self.num_reported = int(self._is_reported().sum())
+            self.num_reported = int(self.is_reported().sum())
         return self.num_reported == num_samples
 
     def _move(self, device: torch.device) -> None:
@@ -144,6 +191,9 @@ class IndexedRecord(Record):
         self._check(places)
         return self._weight_on_device[places.to(self._device, non_blocking=True)]
 
+    def all_one(self, places: Places) -> bool:
+        return self._all_one
+
     def write(self, places: Places, losses: Tensor) -> None:
         assert isinstance(places, Tensor)
         places = places.to(self._device, non_blocking=True)
@@ -154,34 +204,35 @@ class IndexedRecord(Record):
         self._written[places] = True
         self.num_reported += num_new
 
-    def reported(self) -> tuple[Tensor, Tensor]:
-        indices = self._plan.indices
-        if not self.has(len(indices)):
-            indices = indices[self._is_reported()]
-        return indices, self._loss_of.cpu()[indices]
+    def is_reported(self) -> Tensor:
+        return self._written.cpu()[self.share.indices]
 
-    def remaining(self) -> tuple[Tensor, int]:
-        return self._plan.indices[~self._is_reported()], 0
-
-    def _is_reported(self) -> Tensor:
-        return self._written.cpu()[self._plan.indices]
+    def write_into(self, in_plan: Tensor) -> None:
+        indices = self.share.plan.indices
+        written = self._written.cpu()[indices]
+        if self.share.is_padded:
+            written &= indices != self.share.indices[-1]
+        torch.where(written, self._loss_of.cpu()[indices] + 0.0, in_plan, out=in_plan)
 
     def _check(self, indices: Tensor) -> None:
-        """Refuse samples that are not in the plan. On a device, unread, they weigh 0 instead."""
+        """Refuse samples that are not to be trained here. On a device, unread, they weigh 0."""
         if not _on_host(indices):
             return
-        numbers = indices.numpy()
-        if numbers.min() < 0 or numbers.max() >= self._plan.num_samples:
+        numbers, plan = indices.numpy(), self.share.plan
+        if numbers.min() < 0 or numbers.max() >= plan.num_samples:
             raise ValueError(
                 f"indices run from {numbers.min()} to {numbers.max()}, "
-                f"expected positions in a data set of {self._plan.num_samples} samples."
+                f"expected positions in a data set of {plan.num_samples} samples."
             )
-        weights = self._weight_of.numpy()[numbers]
-        if weights.min() == 0:
+        stranger = self._weight_of.numpy()[numbers] == 0
+        if self.share.is_padded:
+            stranger &= numbers != int(self.share.indices[-1])
+        if stranger.any():
+            of_rank = "" if self.share.num_ranks == 1 else f"rank {self.share.rank}'s share of "
             raise OrderError(
-                f"sample {numbers[weights.argmin()]} is not in the plan of epoch "
-                f"{self._plan.epoch}: train on plan.indices, and report an epoch's samples before "
-                "the next one begins."
+                f"sample {numbers[stranger.argmax()]} is not in {of_rank}the plan of epoch "
+                f"{plan.epoch}: train on what the sampler gives, and report an epoch's samples "
+                "before the next one begins."
             )
 
 

@@ -1,12 +1,13 @@
 """The plan as a torch Sampler, and which batch is in hand.
 
 A stock DataLoader returns batches in the order in which it drew their indices, so the next losses
-reported belong to the next places of the plan. A `Pass` watches that this holds: it compares what
-the loader has drawn with what was reported, and refuses what cannot be.
+reported belong to the next places of this rank's share. A `Pass` watches that this holds: it
+compares what the loader has drawn with what was reported, and refuses what cannot be.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import length_hint
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from infobatch.errors import OrderError
+from infobatch.share import Share
 
 CHUNK = 1 << 14
 """How many indices become Python numbers at once."""
@@ -22,41 +24,74 @@ CHUNK = 1 << 14
 REMEDY = "give update() the indices of the batch, or use infobatch.DataLoader"
 
 
+class Turn:
+    """Whose turn it is: the pass that losses are reported for; None between epochs."""
+
+    current: Pass | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}  # a copy is in the middle of no iteration
+
+    def __setstate__(self, state: dict[str, object]) -> None: ...
+
+
 class PlanSampler(Sampler[int]):
     """The indices of the current epoch, for a DataLoader: `sampler=train_data.sampler`.
 
-    Every iteration is a `Pass` of its own, which begins with the first index drawn: asking for an
-    iterator, once or twice, changes nothing.
+    With a process group these are this rank's share; `unsharded` has all of them, for frameworks
+    that shard by themselves. Every iteration is a `Pass` of its own, which begins with the first
+    index drawn: asking for an iterator, once or twice, changes nothing.
     """
 
     def __init__(
-        self, begin: Callable[[], tuple[Tensor, int]], remaining: Callable[[], int]
+        self,
+        share: Callable[[bool], Share],
+        begin: Callable[[bool], Share],
+        set_epoch: Callable[[int], None],
     ) -> None:
+        self._share = share
         self._begin = begin
-        self._remaining = remaining
-        self.current: Pass | None = None
-        """The pass that losses are reported for; None between epochs."""
+        self._turn = Turn()
+        self._sharded = True
+        self._set_epoch = set_epoch
 
-    def begin(self, newcomer: Pass) -> tuple[Tensor, int]:
-        """A loader draws its first index: what to go through, and its first place in the plan."""
-        begun = self._begin()
-        self.current = newcomer
-        return begun
+    @property
+    def current(self) -> Pass | None:
+        """The pass that losses are reported for; None between epochs."""
+        return self._turn.current
+
+    @property
+    def unsharded(self) -> PlanSampler:
+        """The whole epoch, the same on all ranks; report it by index."""
+        whole = copy.copy(self)
+        whole._sharded = False
+        return whole
+
+    def set_epoch(self, epoch: int) -> None:
+        """For loops that tell their sampler the epoch, as torch's DistributedSampler wants it."""
+        self._set_epoch(epoch)
+
+    def begin(self, newcomer: Pass) -> Tensor:
+        """A loader draws its first index: what to go through."""
+        share = self._begin(self._sharded)
+        self._turn.current = newcomer
+        return share.indices
+
+    def end(self) -> None:
+        """The epoch is over."""
+        self._turn.current = None
 
     def __iter__(self) -> Pass:
         return Pass(self)
 
     def __len__(self) -> int:
-        return self._remaining()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "current": None}
+        return len(self._share(self._sharded))
 
 
 class Pass(Iterator[int]):
     """One iteration of a loader over the plan, and the reports that come back for it.
 
-    Positions are places in the plan. Between what was drawn and what was reported there is a gap,
+    Positions are places in the share. Between what was drawn and what was reported there is a gap,
     as wide as the loader reads ahead, and constant while the loader still draws.
 
     How a loader draws shows how it is set up: torch's BatchSampler calls `iter()` on a pass once
@@ -72,17 +107,16 @@ class Pass(Iterator[int]):
         self._drawn_at_report = 0
         self._reported_of_batch = 0
         self._batch_size: int | None = None
-        self.first = self.reported = self.end = 0
+        self.reported = self.end = 0
         self.ran_out = False
         """Whether the loader asked for more than there is."""
 
     def _chunks(self) -> Iterator[Iterator[int]]:
-        indices, self.first = self._sampler.begin(self)
+        indices = self._sampler.begin(self)
         if self._iter_calls_at_start > 1:
             self._batch_size = self._iter_calls_at_start
             indices = self._whole_batches(indices, self._batch_size)
-        self.reported = self._drawn_at_report = self._end_of_chunk = self.first
-        self.end = self.first + len(indices)
+        self.end = len(indices)
         for start in range(0, len(indices), CHUNK):
             self._check_current()
             chunk = indices[start : start + CHUNK].tolist()
@@ -109,13 +143,13 @@ class Pass(Iterator[int]):
     def __iter__(self) -> Iterator[int]:
         """Note that a batch begins, and give the bare chain of lists: it is as fast as one."""
         self._iter_calls += 1
-        num_drawn = self.drawn - self.first
+        num_drawn = self.drawn
         if num_drawn == 0:
             self._iter_calls_at_start += 1
         else:
             self._check_current()
             self._batch_size = self._batch_size or num_drawn
-            self.ran_out = self.drawn == self.end
+            self.ran_out = num_drawn == self.end
         return self._indices
 
     def __next__(self) -> int:
@@ -149,7 +183,7 @@ class Pass(Iterator[int]):
         drawing = drawn < self.end
         fetched = drawn - self._drawn_at_report
         of_batch, batch_size = self._reported_of_batch, self._batch_size
-        if fetched and self.reported > self.first:
+        if fetched and self.reported:
             if fetched > of_batch:
                 raise OrderError(
                     f"{fetched - of_batch} samples were fetched and never reported: "
@@ -177,14 +211,14 @@ class Pass(Iterator[int]):
     def check_finished(self) -> None:
         """Refuse samples left over where the loader ran to its end; an early break is legal."""
         missing = self.end - self.reported
-        if not missing or not self.ran_out or self.reported == self.first:
+        if not missing or not self.ran_out or self.reported == 0:
             return
         # Loaders other than torch's do not show whether they drop a last batch that is not full.
         batch_size = self._batch_size or self._reported_of_batch
-        if self._iter_calls == 0 and missing == (self.end - self.first) % batch_size:
+        if self._iter_calls == 0 and missing == self.end % batch_size:
             return
         raise OrderError(
-            f"the loader ran to its end, but {missing} of {self.end - self.first} samples were "
+            f"the loader ran to its end, but {missing} of {self.end} samples were "
             "never reported: report every batch (a break among the last, prefetched ones looks the "
             "same), replace an infinite loader (it fetches the next epoch too early) by a stock "
             f"DataLoader, or {REMEDY}."

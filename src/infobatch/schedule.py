@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from infobatch.distributed import num_ranks
 from infobatch.errors import check_whole
 from infobatch.pruner import Pruner
 
@@ -18,8 +19,8 @@ from infobatch.pruner import Pruner
 class Schedule(LRScheduler):
     """Any scheduler that steps per batch, made for full training, on a pruned run.
 
-    Call `step()` after each step of the optimizer, as before. `batch_size`, `drop_last` and
-    `accumulate` (batches per step of the optimizer) are those of the training loop.
+    Call `step()` after each step of the optimizer, as before. `batch_size` (of one rank),
+    `drop_last` and `accumulate` (batches per step of the optimizer) are those of the training loop.
 
     >>> import torch
     >>> pruner = Pruner(num_samples=100, num_epochs=2)
@@ -47,7 +48,13 @@ class Schedule(LRScheduler):
                 f"scheduler is a {type(scheduler).__name__}, expected a torch scheduler that steps "
                 "per batch; one that steps per epoch or on a metric needs no Schedule."
             )
+        if pruner.num_epochs is None:
+            raise ValueError(
+                "pruner has num_steps, a budget of steps, in which a scheduler is on its curve as "
+                "it is: step it without a Schedule."
+            )
         self.scheduler = scheduler
+        self._num_epochs = pruner.num_epochs
         self.optimizer = scheduler.optimizer
         self._pruner = pruner
         self._batch_size = check_whole("batch_size", batch_size, at_least=1)
@@ -68,18 +75,17 @@ class Schedule(LRScheduler):
             self._num_steps += 1
 
     def _steps(self, num_samples: int) -> int:
-        """Optimizer steps for so many samples."""
+        """Optimizer steps for so many samples, of all ranks together."""
+        of_rank = -(-num_samples // num_ranks())
         num_batches = (
-            num_samples // self._batch_size
-            if self._drop_last
-            else -(-num_samples // self._batch_size)
+            of_rank // self._batch_size if self._drop_last else -(-of_rank // self._batch_size)
         )
         return -(-num_batches // self._accumulate)
 
     def _target(self) -> int:
         pruner = self._pruner
-        if pruner.epoch >= pruner.num_epochs:
-            return self.steps_per_epoch * pruner.num_epochs
+        if pruner.epoch >= self._num_epochs:
+            return self.steps_per_epoch * self._num_epochs
         of_epoch = self.steps_per_epoch * self._steps(pruner.num_reported)
         return self.steps_per_epoch * pruner.epoch + of_epoch // max(
             1, self._steps(len(pruner.plan))

@@ -1,0 +1,113 @@
+"""The epoch that is running: its plan, this rank's share, and what was reported of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from infobatch import distributed
+from infobatch.errors import OrderError
+from infobatch.plan import Plan
+from infobatch.record import IndexedRecord, Record, Reported, has_loss, nothing_reported
+from infobatch.share import Share
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Make tensors that last, on the host, whatever mode and default device the user has set."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
+
+
+class RunningEpoch:
+    """Made with the epoch's first need for a plan, gone when it ends: `RunningEpoch(plan)`."""
+
+    def __init__(self, plan: Plan, before: Reported | None = None) -> None:
+        self.plan = plan
+        self._before = before
+        """What was reported before a resume."""
+        self._share: Share | None = None
+        self._record: Record | None = None
+        self._synced: Reported | None = None
+        self._synced_at = 0
+        self.num_updates = 0
+        self.num_to_report: int | None = None
+        """With how many samples reported here the epoch ends; None where that is not known."""
+
+    @property
+    def num_reported(self) -> int:
+        """How many samples were reported, by all ranks together: they take equally many steps."""
+        before = 0 if self._before is None else self._before.num_done
+        return min(before + self._num_own * distributed.num_ranks(), len(self.plan))
+
+    @property
+    def is_by_index(self) -> bool:
+        """Whether the batches so far came with their indices."""
+        return self._num_own > 0 and isinstance(self._record, IndexedRecord)
+
+    @property
+    def _num_own(self) -> int:
+        return 0 if self._record is None else self._record.num_reported
+
+    def share(self, *, sharded: bool) -> Share:
+        """What is left of the plan: this rank's share, or all of it."""
+        done = None if self._before is None else self._before.done
+        if not sharded:
+            return Share(self.plan, done)
+        return Share(self.plan, done, distributed.rank(), distributed.num_ranks())
+
+    def begin_pass(self, *, sharded: bool) -> Share:
+        """A loader begins to draw: what it goes through."""
+        if self._share is None or self._num_own == 0:
+            self._record, self._share = None, self.share(sharded=sharded)
+        return self._share
+
+    def record(self, kind: type[Record]) -> Record:
+        """Where to write losses down: `running.record(OrderedRecord)`."""
+        if self._share is None:
+            self._share = self.share(sharded=False)
+        if self._num_own == 0 and not isinstance(self._record, kind):
+            with on_host():
+                self._record = kind(self._share)
+        if not isinstance(self._record, kind):
+            raise OrderError(
+                f"epoch {self.plan.epoch} was begun "
+                f"{'without' if kind is IndexedRecord else 'with'} indices: report all batches of "
+                "an epoch in the same way."
+            )
+        return self._record
+
+    def merged(self) -> Reported:
+        """What all ranks have reported; one collective, where there are several."""
+        losses = distributed.merge_losses(self._losses(self._before))
+        done = has_loss(losses)
+        return Reported(losses, done if self._before is None else done | self._before.done)
+
+    def sync(self) -> None:
+        """Know what all ranks have reported, until the next update."""
+        self._synced, self._synced_at = self.merged(), self.num_updates
+
+    def reported(self) -> Reported:
+        """What this rank knows to be reported, for a checkpoint; no collective."""
+        with on_host():
+            return self._reported()
+
+    def _reported(self) -> Reported:
+        if self._synced is not None and self._synced_at == self.num_updates:
+            return self._synced
+        known = self._synced or self._before or nothing_reported(len(self.plan))
+        if self._record is None or self._num_own == 0:
+            return known
+        losses = self._losses(known)
+        done = self._record.share.done_on_all_ranks(self._record.is_reported())
+        return Reported(losses, known.done | done | has_loss(losses))
+
+    def _losses(self, start: Reported | None) -> Tensor:
+        """What was known at the start and what this rank has reported since."""
+        losses = nothing_reported(len(self.plan)).losses if start is None else start.losses.clone()
+        if self._record is not None and self._num_own:
+            self._record.write_into(losses)
+        return losses

@@ -1,0 +1,458 @@
+"""Training in many processes: real ones, that talk over gloo."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
+
+import infobatch
+from infobatch import InfoBatch, StateError
+from infobatch.plan import Plan
+from tests.conftest import Numbers, every_rule, loss_of, same_state
+from tests.ranks import Collectives, on_ranks
+
+NUM_EPOCHS = 8
+
+
+def make(num_samples: int, rule: str = "mean", seed: int = 3) -> InfoBatch[int]:
+    return InfoBatch(
+        Numbers(num_samples), NUM_EPOCHS, rule=every_rule(num_samples)[rule], seed=seed
+    )
+
+
+def loader_of(data: InfoBatch[int], kind: str, batch_size: int, drop_last: bool) -> Any:
+    if kind == "ours":
+        return infobatch.DataLoader(data, batch_size=batch_size, drop_last=drop_last)
+    if kind == "workers":
+        return infobatch.DataLoader(data, batch_size, num_workers=2, in_order=False)
+    return DataLoader(data, batch_size=batch_size, sampler=data.sampler, drop_last=drop_last)
+
+
+def train(
+    num_samples: int, batch_size: int, kind: str = "stock", rule: str = "mean", *, drop_last: bool
+) -> dict[str, Any]:
+    """Four epochs; what each saw of the plan, and how it ended."""
+    data = make(num_samples, rule)
+    loader = loader_of(data, kind, batch_size, drop_last)
+    plans, seen, num_steps = [], [], []
+    for epoch in range(4):
+        plans.append(data.plan)
+        trained: list[tuple[int, float]] = []
+        num_steps.append(len(loader))
+        for samples in loader:
+            data.update(loss_of(samples, epoch))
+            trained += zip(samples.tolist(), data.batch_weights.tolist(), strict=True)
+            num_steps[-1] -= 1
+        seen.append(trained)
+        assert data.epoch == epoch + 1
+    return {
+        "plans": [(plan.indices.tolist(), plan.weights.tolist()) for plan in plans],
+        "seen": seen,
+        "steps left over": num_steps,
+        "steps": [len(trained) for trained in seen],
+        "state": data.state_dict(),
+        "savings": data.savings,
+    }
+
+
+@pytest.mark.parametrize("kind", ["stock", "ours", "workers"])
+@pytest.mark.parametrize(
+    ("num_ranks", "num_samples", "batch_size"),
+    [
+        (2, 101, 8),
+        (3, 100, 16),
+        (4, 101, 5),
+        (4, 4, 8),  # shards of one sample
+        (4, 2, 1),  # fewer samples than ranks
+        (3, 1, 4),
+    ],
+)
+def test_all_ranks_together_train_the_plan_and_know_the_same(
+    tmp_path: Path, num_ranks: int, num_samples: int, batch_size: int, kind: str
+) -> None:
+    if kind == "workers" and num_samples < 100:
+        pytest.skip("workers change nothing about shares")
+    ranks = on_ranks(
+        num_ranks, in_ranks_train, tmp_path, num_samples, batch_size, kind, "mean", False
+    )
+    alone = train(num_samples, batch_size, kind, drop_last=False)
+    for rank in ranks:
+        assert rank["plans"] == alone["plans"]
+        assert rank["steps"] == ranks[0]["steps"]
+        assert rank["steps left over"] == [0] * 4
+        # Merged scores are bit-equal for any number of ranks; only the steps taken differ.
+        rank["state"]["steps_done"] = rank["state"]["steps_at_start"] = 0
+        alone["state"]["steps_done"] = alone["state"]["steps_at_start"] = 0
+        assert same_state(rank["state"], alone["state"])
+        assert rank["savings"] == alone["savings"]
+    for epoch, (indices, weights) in enumerate(alone["plans"]):
+        seen = [pair for rank in ranks for pair in rank["seen"][epoch]]
+        real = sorted(pair for pair in seen if pair[1] > 0)
+        assert real == sorted(zip(indices, weights, strict=True))  # each once
+        assert len(seen) - len(real) < num_ranks
+
+
+def in_ranks_train(num_samples: int, batch_size: int, kind: str, rule: str, drop_last: bool) -> Any:
+    return train(num_samples, batch_size, kind, rule, drop_last=drop_last)
+
+
+@pytest.mark.parametrize("rule", ["tiers", "ucb", "epsilon-greedy", "every-mean", "per-class-mean"])
+def test_what_rules_remember_is_the_same_on_all_ranks(tmp_path: Path, rule: str) -> None:
+    ranks = on_ranks(3, in_ranks_train, tmp_path, 100, 7, "stock", rule, False)
+    alone = train(100, 7, "stock", rule, drop_last=False)
+    for rank in ranks:
+        assert rank["state"]["memory"] == alone["state"]["memory"]
+        assert torch.equal(rank["state"]["scores"], alone["state"]["scores"])
+
+
+@pytest.mark.parametrize("kind", ["stock", "ours"])
+def test_drop_last_leaves_whole_batches_on_all_ranks(tmp_path: Path, kind: str) -> None:
+    ranks = on_ranks(3, in_ranks_train, tmp_path, 100, 8, kind, "mean", True)
+    for rank in ranks:
+        assert rank["steps"] == ranks[0]["steps"]
+        assert all(num_samples % 8 == 0 for num_samples in rank["steps"])
+        assert same_state(rank["state"], ranks[0]["state"])
+    for epoch, (indices, _) in enumerate(ranks[0]["plans"]):
+        seen = [sample for rank in ranks for sample, weight in rank["seen"][epoch] if weight]
+        assert len(seen) == len(set(seen))
+        assert len(indices) - len(seen) < 3 * 8
+
+
+# What is said between ranks ----------------------------------------------------------------------
+
+
+def collectives_of_an_epoch(set_epoch: bool) -> list[list[list[str]]]:
+    """The collectives of each update, in three epochs; then those outside of them."""
+    data = make(100)
+    loader = DataLoader(data, batch_size=8, sampler=data.sampler)
+    said: list[list[list[str]]] = []
+    outside = Collectives()
+    for epoch in range(3):
+        said.append([])
+        with outside:
+            if set_epoch:
+                data.sampler.set_epoch(epoch)
+            batches = list(loader)
+            _ = len(loader), data.plan, data.savings, data.num_reported, data.scores
+        for samples in loader:
+            with Collectives() as seen:
+                data.update(loss_of(samples))
+            said[-1].append(seen.names)
+            with outside:
+                data.state_dict()
+                _ = data.num_reported, data.batch_weights
+        assert len(batches) == len(said[-1])
+    return [*said, [outside.names]]
+
+
+@pytest.mark.parametrize("set_epoch", [False, True])
+def test_one_merge_and_one_check_per_epoch_and_nothing_in_a_step(
+    tmp_path: Path, set_epoch: bool
+) -> None:
+    for *epochs, [outside] in on_ranks(2, collectives_of_an_epoch, tmp_path, set_epoch):
+        first, *steps, last = epochs[0]
+        assert (first, last) == (["allgather_"], ["allreduce_", "allgather_"])
+        assert all(step == [] for step in steps)
+        for epoch in epochs[1:]:
+            assert all(step == [] for step in epoch[:-1])
+            assert epoch[-1] == ["allreduce_", "allgather_"]
+        assert outside == []
+
+
+def cut_short() -> dict[str, Any]:
+    data = make(100)
+    loader = DataLoader(data, batch_size=8, sampler=data.sampler)
+    seen: list[int] = []
+    for step, samples in enumerate(loader):
+        data.update(loss_of(samples))
+        seen += samples.tolist()
+        if step == 2:
+            break
+    data.set_epoch(1)
+    return {"seen": seen, "scores": data.scores}
+
+
+def test_an_epoch_cut_short_on_all_ranks_keeps_what_was_reported(tmp_path: Path) -> None:
+    ranks = on_ranks(2, cut_short, tmp_path)
+    seen = torch.tensor(sorted(ranks[0]["seen"] + ranks[1]["seen"]))
+    for rank in ranks:
+        known = (~rank["scores"].isnan()).nonzero().squeeze(1)
+        assert torch.equal(known, seen)
+        assert torch.equal(rank["scores"][seen], loss_of(seen))
+
+
+def different(what: str) -> str:
+    rank = dist.get_rank()
+    num_samples = 100 + rank if what == "num_samples" else 100
+    data = make(num_samples, "tiers" if rank and what == "rule" else "mean", seed=3)
+    if what == "seed" and rank:
+        data = make(num_samples, seed=4)
+    if what == "scores":  # a checkpoint that one rank did not load
+        data.update(loss_of(torch.arange(100) + 7 * rank), torch.arange(100))
+        data.set_epoch(1)
+    if what == "epoch":
+        data._enter(rank)
+    loader = DataLoader(data, batch_size=8, sampler=data.sampler)
+    try:
+        for samples in loader:
+            data.update(loss_of(samples))
+    except StateError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("num_samples", "num_samples is 100 on rank 0 and 101 on rank 1: start all ranks with"),
+        ("seed", "seed is 3 on rank 0 and 4 on rank 1: start all ranks with the same data set"),
+        ("rule", "rule is "),
+        ("epoch", "epoch is 0 on rank 0 and 1 on rank 1"),
+    ],
+)
+def test_a_rank_that_differs_is_told_so_on_every_rank(
+    tmp_path: Path, what: str, sentence: str
+) -> None:
+    ranks = on_ranks(3, different, tmp_path, what)
+    assert ranks[0].startswith(sentence)
+    assert len(set(ranks)) == 1
+
+
+def shard_by_myself(num_samples: int, batch_size: int) -> dict[str, Any]:
+    """As frameworks do that take a sampler of the whole epoch: every other batch, made even."""
+    data, rank = make(num_samples), dist.get_rank()
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        batches = list(BatchSampler(data.sampler.unsharded, batch_size, drop_last=False))
+        while len(batches) % 2 or len(batches[-1]) < batch_size:  # repeats of the first samples
+            batches[-1] = (batches[-1] + batches[0])[:batch_size]
+            batches += [batches[0]] * (len(batches) % 2)
+        for batch in batches[rank::2]:
+            data.update(loss_of(torch.tensor(batch), epoch), batch)
+    data.set_epoch(3)
+    return data.state_dict()
+
+
+def test_a_framework_may_shard_the_whole_plan_itself(tmp_path: Path) -> None:
+    ranks = on_ranks(2, shard_by_myself, tmp_path, 100, 8)
+    alone = train(100, 8, drop_last=False)
+    single = make(100)
+    for epoch in range(3):
+        single.update(loss_of(single.plan.indices, epoch), single.plan.indices)
+    assert alone["plans"][2][0] != alone["plans"][1][0]
+    for state in ranks:
+        assert torch.equal(state["scores"], single.scores)
+        assert state["num_trained"] == single.savings.num_trained
+
+
+# Checkpoints -------------------------------------------------------------------------------------
+
+
+def train_until(num_steps: int, kind: str, sync: bool) -> dict[str, Any]:
+    """Some steps of batch 2; the state, and what a training that goes on sees."""
+    data = make(100)
+    loader = loader_of(data, kind, 2, drop_last=False)
+    step, rest, state = 0, [], {}
+    for epoch in range(3):
+        for samples in loader:
+            data.update(loss_of(samples, epoch))
+            if step >= num_steps:
+                rest.append((samples.tolist(), data.batch_weights.tolist()))
+            step += 1
+            if step == num_steps:
+                if sync:
+                    data.sync()
+                state = data.state_dict()
+    return {"state": state, "rest": rest, "final": data.state_dict()}
+
+
+def go_on(state: dict[str, Any], batch_size: int) -> dict[str, Any]:
+    data = make(100)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data.load_state_dict(state)
+    loader = DataLoader(data, batch_size=batch_size, sampler=data.sampler)
+    rest = []
+    for epoch in range(data.epoch, 3):
+        for samples in loader:
+            data.update(loss_of(samples, epoch))
+            rest.append((samples.tolist(), data.batch_weights.tolist()))
+    return {
+        "rest": rest,
+        "final": data.state_dict(),
+        "warnings": [str(warning.message) for warning in caught],
+    }
+
+
+def in_step(ranks: list[dict[str, Any]]) -> list[list[tuple[int, float]]]:
+    """What all ranks train in each step together, in the order of the plan, repeats left out."""
+    steps = []
+    for batches in zip(*(rank["rest"] for rank in ranks), strict=True):
+        pairs = [list(zip(*batch, strict=True)) for batch in batches]
+        rows = [pair for row in zip(*pairs, strict=True) for pair in row]
+        steps.append([pair for pair in rows if pair[1] > 0])
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["stock", "ours"])
+@pytest.mark.parametrize("num_steps", [1, 5, 13, 19])  # in the first and in a pruned epoch
+def test_four_ranks_resume_on_two_and_on_one(tmp_path: Path, num_steps: int, kind: str) -> None:
+    four = on_ranks(4, train_until, tmp_path, num_steps, kind, True)
+    assert all(same_state(rank["state"], four[0]["state"]) for rank in four)  # of any rank
+    state = four[0]["state"]
+    assert (state["epoch"] > 0) == (num_steps >= 13)
+    two = on_ranks(2, go_on, tmp_path, state, 4)
+    one = [go_on(state, 8)]
+    assert in_step(four) == in_step(two) == in_step(one)
+    for rank in (*two, *one):
+        assert rank["warnings"] == []
+        assert torch.equal(rank["final"]["scores"], four[0]["final"]["scores"])
+        assert rank["final"]["num_trained"] == four[0]["final"]["num_trained"]
+
+
+@pytest.mark.parametrize("kind", ["stock", "ours"])
+def test_without_sync_other_ranks_samples_keep_their_scores_and_loading_says_so(
+    tmp_path: Path, kind: str
+) -> None:
+    four = on_ranks(4, train_until, tmp_path, 16, kind, False)
+    state = four[0]["state"]
+    assert state["epoch"] == 1
+    two = on_ranks(2, go_on, tmp_path, state, 4)
+    assert in_step(two) == in_step(four)  # the same samples are left to train
+    (warning,) = two[0]["warnings"]
+    assert "in the middle of epoch 1 without sync(): 18 samples that other ranks" in warning
+    assert torch.equal(two[0]["final"]["scores"], two[1]["final"]["scores"])
+
+
+def test_rank_0s_state_at_an_epochs_end_is_complete(tmp_path: Path) -> None:
+    ranks = on_ranks(3, train_until, tmp_path, 17, "stock", False)  # 100 samples, 3 x 2 at a time
+    state = ranks[0]["state"]
+    assert state["epoch"] == 1
+    assert not state["scores"].isnan().any()
+    assert all(same_state(rank["state"], state) for rank in ranks)
+
+
+def through_dcp(folder: Path, num_steps: int) -> bool:
+    data, loaded = make(100), make(100, seed=9)
+    assert isinstance(data, Stateful)
+    loader = DataLoader(data, batch_size=4, sampler=data.sampler)
+    for step, samples in enumerate(loader):
+        data.update(loss_of(samples))
+        if step == num_steps:
+            break
+    data.sync()
+    dcp.save({"data": data}, checkpoint_id=folder)  # type: ignore[attr-defined]
+    dcp.load({"data": loaded}, checkpoint_id=folder)  # type: ignore[attr-defined]
+    return same_state(data.state_dict(), loaded.state_dict())
+
+
+@pytest.mark.parametrize("num_steps", [3, 12])  # in the middle of an epoch, and at its end
+def test_torchs_distributed_checkpoint_saves_and_loads_it(tmp_path: Path, num_steps: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert on_ranks(2, through_dcp, tmp_path, tmp_path / "checkpoint", num_steps) == [True] * 2
+
+
+# Models ------------------------------------------------------------------------------------------
+
+
+def gradients(wrap: str, batch_size: int) -> list[Tensor]:
+    """The gradients of each step of a pruned epoch."""
+    torch.manual_seed(0)
+    x, y = torch.randn(90, 6), torch.randint(3, (90,))
+    model: nn.Module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    parameters = dict(model.named_parameters())
+    if wrap == "ddp":
+        model = DistributedDataParallel(model)
+    elif wrap == "fsdp":
+        fully_shard(model)
+        parameters = dict(model.named_parameters())
+    data = InfoBatch(TensorDataset(x, y, torch.arange(90)), 8)
+    data.update(loss_of(data.plan.indices), data.plan.indices)
+    data.set_epoch(1)
+    assert data.plan.num_pruned > 0
+    criterion = nn.CrossEntropyLoss(reduction="none")
+    optimizer = torch.optim.SGD(parameters.values())
+    loader = DataLoader(data, batch_size=batch_size, sampler=data.sampler)
+    found = []
+    for inputs, targets, _ in loader:
+        optimizer.zero_grad()
+        data.update(criterion(model(inputs), targets)).backward()
+        flat = []
+        for parameter in parameters.values():
+            gradient = parameter.grad
+            assert gradient is not None
+            flat.append(gradient.full_tensor() if isinstance(gradient, DTensor) else gradient)
+        found.append(torch.cat([gradient.flatten() for gradient in flat]).clone())
+    return found
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
+def test_two_ranks_of_batch_16_have_the_gradient_of_one_with_32(tmp_path: Path, wrap: str) -> None:
+    alone = gradients("", 32)
+    for rank in on_ranks(2, gradients, tmp_path, wrap, 16):
+        assert len(rank) == len(alone)
+        for step, (mine, expected) in enumerate(zip(rank, alone, strict=True)):
+            if step < len(alone) - 1:  # the last batch may hold a repeat
+                torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_copies_in_a_process_group_are_complete(tmp_path: Path) -> None:
+    assert on_ranks(2, copy_in_ranks, tmp_path) == [True, True]
+
+
+def copy_in_ranks() -> bool:
+    data = make(100)
+    for step, samples in enumerate(DataLoader(data, batch_size=8, sampler=data.sampler)):
+        data.update(loss_of(samples))
+        if step == 3:
+            break
+    twin = copy.deepcopy(data)
+    return same_state(twin.state_dict(), data.state_dict()) and isinstance(twin.plan, Plan)
+
+
+# torchrun ----------------------------------------------------------------------------------------
+
+
+def torchrun(folder: Path, num_ranks: int, *options: str) -> int:
+    folder.mkdir(exist_ok=True)
+    launch = ["torch.distributed.run", f"--nproc-per-node={num_ranks}", "--max-restarts=2"]
+    meet = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command = [sys.executable, "-m", *launch, *meet, "-m", "tests.training", str(folder), *options]
+    process = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return process.returncode
+
+
+@pytest.mark.parametrize("loader", ["stock", "ours"])
+def test_an_elastic_restart_after_a_killed_rank_ends_as_if_nothing_had_happened(
+    tmp_path: Path, loader: str
+) -> None:
+    assert torchrun(tmp_path / "whole", 2, "--loader", loader) == 0
+    assert torchrun(tmp_path / "killed", 2, "--loader", loader, "--die-after", "14") == 0
+    whole, killed = (
+        torch.load(tmp_path / name / "final.pt", weights_only=True) for name in ("whole", "killed")
+    )
+    assert same_state(killed, whole)
