@@ -44,7 +44,7 @@ def write_cifar(path: Path, images: np.ndarray, labels: np.ndarray, num_labels: 
 
 
 def infobatch(
-    *arguments: object, cwd: Path, timeout: float = 120
+    *arguments: object, cwd: Path, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(

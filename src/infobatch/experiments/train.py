@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def resume(training: Training, path: Path) -> None:
         training.load_state_dict(state)
     except StateError as error:
         raise UserError(f"{path}: {error}") from error
-    except (KeyError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except (KeyError, RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
         raise UserError(
             f"{path} cannot be resumed ({type(error).__name__}): delete it to start anew."
         ) from error

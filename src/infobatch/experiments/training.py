@@ -70,6 +70,8 @@ class Training:
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self.device.type == "cuda",
+            # An iterator draws a seed for its workers; a resumed run has one more of them.
+            generator=torch.Generator(),
         )
         of_process = -(-len(task.train) // num_processes())
         steps_per_epoch = -(-of_process // batch_size)
