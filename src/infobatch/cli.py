@@ -79,7 +79,9 @@ DataDir = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="tiny, convnet, resnet8, resnet14, resnet18, resnet50 or timm:NAME."),
+    typer.Option(
+        help="tiny, convnet, resnet8-pooled, resnet8, resnet14, resnet18, resnet50 or timm:NAME."
+    ),
 ]
 Epochs = Annotated[int | None, typer.Option(help="What suits the data set, unless given.")]
 BatchSize = Annotated[int | None, typer.Option(help="Of all processes together.")]
@@ -246,15 +248,15 @@ def compare(
         amp=amp,
         compile=compile,
     )
-    for name in (named := split(optimizers)):
-        settings(data, optimizer=name, lr=lr)
     cells = grid(
         base,
         rules=split(rules),
         seeds=range(seeds),
         prune_ratios=numbers("prune-ratio", prune_ratios) if prune_ratios else [None],
         deltas=numbers("delta", deltas),
-        optimizers=[(name, OPTIMIZERS[name] if lr is None else lr) for name in named],
+        optimizers=[
+            (name, OPTIMIZERS.get(name, 1.0) if lr is None else lr) for name in split(optimizers)
+        ],
     )
     matching = split(match_forwards or "")
     if unmatched := [rule for rule in matching if rule not in split(rules)]:

@@ -147,12 +147,12 @@ FASHION_MNIST = (
 
 def read_mnist(folder: Path, progress: Heard) -> Task:
     """60,000 digits of 28 x 28 to train, 10,000 to test."""
-    return read_idx_task(folder / "mnist", MNIST, progress, flip=False)
+    return read_idx_task(folder / "mnist", MNIST, progress, crop=2, flip=False)
 
 
 def read_fashion_mnist(folder: Path, progress: Heard) -> Task:
     """60,000 pieces of clothing, 28 x 28, to train, 10,000 to test."""
-    return read_idx_task(folder / "fashion-mnist", FASHION_MNIST, progress, flip=True)
+    return read_idx_task(folder / "fashion-mnist", FASHION_MNIST, progress, crop=0, flip=True)
 
 
 def read_idx_task(
@@ -160,6 +160,7 @@ def read_idx_task(
     home: tuple[tuple[str, ...], tuple[str, ...]],
     progress: Heard,
     *,
+    crop: int,
     flip: bool,
 ) -> Task:
     """Four idx files, plain or gzipped."""
@@ -174,7 +175,7 @@ def read_idx_task(
         train=labelled(x[..., None], y, num_classes, folder),
         test=labelled(x_test[..., None], y_test, num_classes, folder),
         num_classes=num_classes,
-        crop=2,
+        crop=crop,
         flip=flip,
     )
 

@@ -36,8 +36,8 @@ DEFAULTS = {
     "digits": Defaults("tiny", 40, 32),
     "mnist": Defaults("convnet", 16, 128),
     "fashion-mnist": Defaults("convnet", 16, 128),
-    "cifar10": Defaults("convnet", 15, 128),
-    "cifar100": Defaults("convnet", 15, 128),
+    "cifar10": Defaults("resnet8-pooled", 15, 128),
+    "cifar100": Defaults("resnet8-pooled", 15, 128),
 }
 FOLDER_DEFAULTS = Defaults("resnet18", 30, 64)
 
@@ -104,13 +104,6 @@ def settings(
     """
     if data not in DEFAULTS and not data.startswith("folder:"):
         raise UserError(f"data is {data!r}, expected one of {', '.join(DEFAULTS)} or folder:PATH.")
-    for name, value, known in (
-        ("rule", rule, EXPERIMENT_RULES),
-        ("optimizer", optimizer, tuple(OPTIMIZERS)),
-        ("schedule", schedule, SCHEDULES),
-    ):
-        if value not in known:
-            raise UserError(f"{name} is {value!r}, expected one of {', '.join(known)}.")
     defaults = DEFAULTS.get(data, FOLDER_DEFAULTS)
     chosen = Settings(
         data=data,
@@ -123,7 +116,7 @@ def settings(
         delta=delta,
         epochs=defaults.epochs if epochs is None else epochs,
         batch_size=defaults.batch_size if batch_size is None else batch_size,
-        lr=OPTIMIZERS[optimizer] if lr is None else lr,
+        lr=OPTIMIZERS.get(optimizer, 1.0) if lr is None else lr,
         label_smoothing=label_smoothing,
         mixup=mixup,
         cutmix=cutmix,
@@ -137,6 +130,14 @@ def settings(
 
 def check(chosen: Settings) -> None:
     """Refuse what no run can have."""
+    for name, known in (
+        ("rule", EXPERIMENT_RULES),
+        ("optimizer", tuple(OPTIMIZERS)),
+        ("schedule", SCHEDULES),
+    ):
+        if getattr(chosen, name) not in known:
+            given = getattr(chosen, name)
+            raise UserError(f"{name} is {given!r}, expected one of {', '.join(known)}.")
     for name, ok, expected in (
         ("batch_size", chosen.batch_size >= 1, "a whole number of at least 1"),
         ("lr", chosen.lr > 0, "a number above 0"),
@@ -161,7 +162,8 @@ def rule_of(chosen: Settings) -> Rule:
 
 def takes_ratio(rule: str) -> bool:
     """Whether a rule has one ratio to set: `takes_ratio("mean")`."""
-    return rule == UNSCALED or "prune_ratio" in signature(RULES[rule]).parameters
+    make = RULES.get(rule)
+    return rule == UNSCALED or (make is not None and "prune_ratio" in signature(make).parameters)
 
 
 def settings_of(run: dict[str, Any]) -> Settings | None:
