@@ -57,6 +57,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "losses",
         "record",
         "checkpoint",
+        "untraced",
         "pruner",
         "dataset",
         "schedule",

@@ -20,6 +20,7 @@ from infobatch.record import IndexedRecord, OrderedRecord, Places, Record
 from infobatch.rules import Memory, Rule, Until, resolve
 from infobatch.sampler import HandedOut, Pass, PlanSampler
 from infobatch.scores import merge, unseen
+from infobatch.untraced import untraced
 
 NO_BATCH = (
     "no batch is in hand: give the loader sampler=train_data.sampler (or use infobatch.DataLoader, "
@@ -132,6 +133,7 @@ class Pruner:
         return self._num_nonfinite
 
     @property
+    @untraced
     def batch_weights(self) -> Tensor:
         """The weights of the batch in hand, for a loss that is not reduced by `update`."""
         in_hand: HandedOut | Pass | None = self._handed_out
@@ -150,6 +152,7 @@ class Pruner:
 
     # A step --------------------------------------------------------------------------------------
 
+    @untraced
     def update(
         self,
         losses: Tensor,
@@ -179,7 +182,7 @@ class Pruner:
         self._record, self._last_weights, self._device = record, weights, device
         self._num_updates += 1
         if record.has(self._num_to_report()):
-            self._close(self._epoch + 1)
+            self._close(self._epoch + 1, stacklevel=5)  # above `untraced` and what it calls
         return loss
 
     def _num_to_report(self) -> int:
@@ -230,7 +233,7 @@ class Pruner:
             self._close(epoch)
             self._handed_out = None
 
-    def _close(self, next_epoch: int) -> None:
+    def _close(self, next_epoch: int, *, stacklevel: int = 3) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
             num_nonfinite, closed = self._merge(), self._epoch
@@ -240,7 +243,7 @@ class Pruner:
                 f"{num_nonfinite} losses of epoch {closed} are NaN or infinite: their samples stay "
                 "in training and out of the threshold.",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
 
     def _merge(self) -> int:
