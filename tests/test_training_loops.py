@@ -143,7 +143,7 @@ def test_autocast(kind: str, inside: bool, criterion: Callable[[Tensor, Tensor],
         plain.criterion = criterion
         plain.train(batches)
 
-    # bf16 has 8 bits: a weight of 2 taken for 1 moves the model ten times as far as that.
+    # bf16 has 8 bits; without the weights, scores would be off by 0.1 to 0.2 here.
     for _ in training.epochs(plain_epoch, tolerance=0.02):
         for x, y, indices in training.loader:
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -243,7 +243,7 @@ def test_a_loss_that_is_not_finite_skips_its_step_and_its_sample_is_kept(kind: s
 @BOTH_LOADERS
 def test_several_batches_per_step_of_the_optimizer(kind: str) -> None:
     """What is left at an epoch's end is stepped too."""
-    training, accumulate, left_over = Training(kind), 4, []
+    training, accumulate, left_over = Training(kind), 5, []
 
     def plain_epoch(plain: PlainLoop, batches: Sequence[Tensor]) -> None:
         for first in range(0, len(batches), accumulate):
@@ -261,7 +261,7 @@ def test_several_batches_per_step_of_the_optimizer(kind: str) -> None:
             if number % accumulate == 0 or number == num_batches:
                 training.optimizer.step()
                 training.optimizer.zero_grad()
-    assert any(left_over[1:])
+    assert all(left_over)
 
 
 @BOTH_LOADERS
@@ -385,12 +385,13 @@ def test_sharpness_aware_minimisation(kind: str) -> None:
         for x, y, indices in training.loader:
             losses = cross_entropy(training.model(x), y)
             training.note(indices, losses)
-            gradients = torch.autograd.grad(training.data.update(losses), parameters)
-            norm = nn.utils.get_total_norm(gradients)
-            uphill = [radius * gradient / norm for gradient in gradients]
-            torch._foreach_add_([p.data for p in parameters], uphill)
-            again = cross_entropy(training.model(x), y)
             training.optimizer.zero_grad()
+            training.data.update(losses).backward()
+            here = flat(training.model)
+            uphill = parameters_to_vector([p.grad for p in parameters if p.grad is not None])
+            vector_to_parameters(here + radius * uphill / uphill.norm(), parameters)
+            training.optimizer.zero_grad()
+            again = cross_entropy(training.model(x), y)
             (again * training.data.batch_weights).mean().backward()
-            torch._foreach_sub_([p.data for p in parameters], uphill)
+            vector_to_parameters(here, parameters)
             training.optimizer.step()
