@@ -61,6 +61,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "distributed",
         "running",
         "checkpoint",
+        "untraced",
         "pruner",
         "dataset",
         "schedule",
