@@ -31,10 +31,15 @@ class Method:
     @property
     def name(self) -> str:
         if self.match_forwards:
-            return f"full, matched to {self.match_forwards} †"
+            return f"full, matched to {self.match_forwards}\N{NO-BREAK SPACE}†"
         if self.is_main:
             return self.rule
         return ", ".join([self.rule, *self.settings])
+
+    @property
+    def short_name(self) -> str:
+        """For the crowded parts of a figure."""
+        return f"full † ({self.match_forwards})" if self.match_forwards else self.name
 
     @property
     def settings(self) -> list[str]:

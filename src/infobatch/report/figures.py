@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -12,12 +13,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    LogLocator,
+    MaxNLocator,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 from matplotlib.transforms import Bbox
 
 from infobatch.report.comparisons import Comparison, Method
 
-WIDTH = 4.8  # inches: with 10 pt text it still reads when shrunk to a phone
+WIDTH = 4.3  # inches: with 10 pt text it still reads when shrunk to a phone
 DPI = 200
 
 
@@ -140,7 +147,7 @@ def draw(comparison: Comparison, margin: float) -> list[Drawing]:
             "What pruning does to the losses",
             "The losses of one epoch in the middle of training: of all samples, of the kept ones, "
             "and of the kept ones counted with their weights, which should look like the first "
-            "(Fig. 6 of the paper). Losses beyond the right end count to the last bar.",
+            "(Fig. 6 of the paper). The line repeats the first; the last bar holds the long tail.",
             "It needs a run of a rule that prunes, with a loss_distribution.",
             lambda theme: _losses(comparison, theme),
         ),
@@ -198,7 +205,7 @@ def _drawing(
     return Drawing(name, title, text, f"{title}, {comparison.title}. {alt}", *images)
 
 
-def _style(theme: Theme) -> dict[str, object]:
+def _style(theme: Theme) -> dict[Any, Any]:
     return {
         "font.family": "DejaVu Sans",
         "font.size": 10,
@@ -241,28 +248,30 @@ def _accuracy_by_samples(comparison: Comparison, theme: Theme, margin: float) ->
     for method in reversed(comparison.methods):  # the main ones on top
         colour = theme.colour(method, comparison)
         accuracy, spread = _mean_and_spread(list(method.accuracies.values()))
+        bar = spread if method.is_main else 0.0
         samples = comparison.num_full * (1 - comparison.samples_saved(method))
         axes.errorbar(
             samples,
             accuracy,
-            yerr=spread if method.is_main else None,
+            yerr=bar or None,
             fmt=MARKERS.get(method.rule, "h"),
             markersize=8 if method.is_main else 5,
             markerfacecolor=colour if method.is_main and not method.match_forwards else theme.paper,
             color=colour,
+            ecolor=(colour, 0.45),
             elinewidth=1.4,
-            capsize=0,
+            zorder=3 if method.is_main else 2,
         )
+        labels.append((samples, accuracy, bar, method.short_name if method.is_main else ""))
         if method.is_main:
-            labels.append((samples, accuracy, method.name))
             words.append(f"{method.name}: {accuracy:.2%} with {samples:,.0f} samples")
-    _reference(axes, comparison, theme, margin)
+    level = _reference(axes, comparison, theme, margin)
     axes.set(xlabel="samples trained", ylabel="test accuracy")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.margins(0.16, 0.16)
     _percent(axes)
-    _label_points(figure, axes, labels)
+    _label_points(figure, axes, labels, level=level)
     return figure, "; ".join(reversed(words)) + "."
 
 
@@ -277,7 +286,7 @@ def _progress(comparison: Comparison, theme: Theme) -> Sketch:
         samples = np.cumsum(kept) * method.runs[0].num_samples
         axes.plot(samples, accuracy, color=colour, linestyle=_dash(method))
         axes.plot(samples[-1], accuracy[-1], MARKERS.get(method.rule, "h"), color=colour, ms=6)
-        ends.append((float(samples[-1]), float(accuracy[-1]), method.name, colour))
+        ends.append((float(samples[-1]), float(accuracy[-1]), method.short_name, colour))
         lowest.append(float(np.nanmin(accuracy[len(accuracy) // 4 :])))
     highest = max(float(np.nanmax(accuracy)) for _, _, accuracy in curves)
     room = 0.06 * (highest - min(lowest)) or 0.01
@@ -300,7 +309,7 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
     lines, words, lowest = [], [], []
     for method, kept, accuracy in curves:
         colour, epochs = theme.colour(method, comparison), np.arange(1, len(kept) + 1)
-        style = {"color": colour, "linestyle": _dash(method)}
+        style: dict[str, Any] = {"color": colour, "linestyle": _dash(method)}
         top.plot(epochs, kept, **style)
         bottom.plot(epochs, accuracy, **style)
         lines.append(Line2D([], [], label=method.name, **style))
@@ -328,12 +337,16 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
 
 
 def _losses(comparison: Comparison, theme: Theme) -> Sketch:
-    run = next((r for m in comparison.main_methods for r in m.runs if r.losses is not None), None)
-    if run is None or run.losses is None:
+    pruned = (
+        (method, run, run.losses)
+        for method in comparison.main_methods
+        for run in method.runs
+        if run.losses is not None and sum(run.losses.after) < sum(run.losses.before)
+    )
+    method, run, losses = next(pruned, (None, None, None))
+    if method is None or run is None or losses is None:
         return None
-    losses = run.losses
-    figure, axes = _canvas(4.6, rows=3)
-    method = next(m for m in comparison.methods if run in m.runs)
+    figure, axes = _canvas(4.8, rows=3)
     colour = theme.colour(method, comparison)
     panels = (
         ("before pruning", losses.before, "samples"),
@@ -347,9 +360,14 @@ def _losses(comparison: Comparison, theme: Theme) -> Sketch:
         panel.set_title(f"{name}: {sum(counts):,.0f} {unit}")
         panel.set_yscale("log")
         panel.set_ylim(0.7 * min(positive, default=1), 2 * max(positive, default=1))
+        panel.yaxis.set_major_locator(LogLocator(numticks=6))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        panel.minorticks_off()
         panel.grid(axis="x", visible=False)
     if losses.edges[0] > 0 and losses.edges[-1] > 100 * losses.edges[0]:
         axes[-1].set_xscale("log")
+    else:
+        axes[-1].xaxis.set_major_locator(MaxNLocator(6))
     axes[-1].set_xlabel(f"loss, {method.name}, seed {run.seed}, epoch {losses.epoch + 1}")
     figure.supylabel("samples (log scale)", fontsize=10)
     totals = "; ".join(f"{name}: {sum(counts):,.0f} {unit}" for name, counts, unit in panels)
@@ -391,13 +409,12 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
         words += [f"{main.rule} at {v:g}: {a:.2%}" for v, a in zip(values, means, strict=True)]
     if not ends:
         return None
-    _reference(axes, comparison, theme, margin)
+    full = _reference(axes, comparison, theme, margin)
     axes.margins(0.06, 0.12)
     axes.set(xlabel="δ" if of_delta else "r", ylabel="test accuracy")
     _percent(axes)
-    if comparison.full is not None:
-        full = float(np.mean(list(comparison.full.accuracies.values())))
-        ends.append((axes.get_xlim()[1], full, "full", theme.colour(comparison.full, comparison)))
+    if full is not None:
+        ends.append((axes.get_xlim()[1], full, "full", theme.rules["full"]))
     _label_ends(axes, ends)
     return figure, "; ".join(words) + "."
 
@@ -405,10 +422,10 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
 def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
     rows = []
     for method in comparison.main_methods:
-        saved = comparison.seconds_saved(method)
+        seconds = comparison.seconds_saved(method)
         overhead = method.mean_of(lambda run: run.pruning_seconds)
-        if method.rule != "full" and saved is not None and overhead is not None:
-            rows.append((method, saved[1], overhead))
+        if method.rule != "full" and seconds is not None and overhead is not None:
+            rows.append((method, seconds[1], overhead))
     if not rows:
         return None
     figure, (axes,) = _canvas(1.0 + 0.55 * len(rows))
@@ -463,16 +480,18 @@ def _mean_and_spread(accuracies: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(accuracies)), float(spread)
 
 
-def _dash(method: Method) -> object:
+def _dash(method: Method) -> Any:  # one of the many ways to tell matplotlib
     return MATCHED_DASH if method.match_forwards else DASHES.get(method.rule, "-")
 
 
-def _reference(axes: Axes, comparison: Comparison, theme: Theme, margin: float) -> None:
+def _reference(axes: Axes, comparison: Comparison, theme: Theme, margin: float) -> float | None:
     """A line at the accuracy of full training, and the margin below it."""
-    if comparison.full is not None:
-        full, _ = _mean_and_spread(list(comparison.full.accuracies.values()))
-        axes.axhline(full, color=theme.rules["full"], linewidth=0.9, zorder=1)
-        axes.axhspan(full - margin, full, color=theme.rules["full"], alpha=0.09, linewidth=0)
+    if comparison.full is None:
+        return None
+    full, _ = _mean_and_spread(list(comparison.full.accuracies.values()))
+    axes.axhline(full, color=theme.rules["full"], linewidth=0.9, zorder=1)
+    axes.axhspan(full - margin, full, color=theme.rules["full"], alpha=0.09, linewidth=0)
+    return full
 
 
 def _percent(axes: Axes) -> None:
@@ -480,7 +499,7 @@ def _percent(axes: Axes) -> None:
     axes.set_ylim(low, min(high, max(1.0, low)) if high > 1 else high)
     decimals = 1 if high - low < 0.06 else 0
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
 
 
 def _duration(seconds: float) -> str:
@@ -497,19 +516,18 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> No
     heights = spread_out([(y - low) / (high - low) for _, y, _, _ in ends], gap=0.075)
     for (x, y, name, colour), height in zip(ends, heights, strict=True):
         axes.annotate(
-            name.replace(", ", ",\n"),
+            name,
             (x, y),
             xytext=(1.05, height),
             textcoords="axes fraction",
             va="center",
             fontsize=9,
-            linespacing=0.95,
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 2},
         )
 
 
 def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Places at least a gap apart, as near to the wanted ones as that allows.
+    """Places from 0 to 1, at least a gap apart and as near to the wanted ones as that allows.
 
     >>> [round(place, 3) for place in spread_out([0.5, 0.1, 0.5], gap=0.2)]
     [0.4, 0.1, 0.6]
@@ -530,45 +548,72 @@ def spread_out(places: Sequence[float], gap: float) -> list[float]:
 
 
 def _start(block: Sequence[int], places: Sequence[float], gap: float) -> float:
-    return sum(places[index] for index in block) / len(block) - gap * (len(block) - 1) / 2
+    length = gap * (len(block) - 1)
+    wanted = sum(places[index] for index in block) / len(block) - length / 2
+    return max(0.0, min(wanted, 1 - length))
 
 
 def _label_points(
-    figure: Figure, axes: Axes, points: Sequence[tuple[float, float, str]]
+    figure: Figure,
+    axes: Axes,
+    points: Sequence[tuple[float, float, float, str]],
+    *,
+    level: float | None,
 ) -> None:
-    """A name beside each point, where it covers the least of the others."""
-    figure.draw_without_rendering()
+    """A name beside each point, where it covers the least of points, bars, names and the line."""
+    figure.draw_without_rendering()  # so that the extents are known
     figure.set_layout_engine("none")
-    pixels = [axes.transData.transform((x, y)) for x, y, _ in points]
-    taken = [Bbox.from_extents(x - 14, y - 14, x + 14, y + 14) for x, y in pixels]
     frame = axes.get_window_extent()
-    for own, (x, y, name) in enumerate(points):
-        options: list[tuple[float, int, Annotation, Bbox]] = []
-        for rank, (dx, dy, ha, va) in enumerate(PLACES):
-            text = axes.annotate(
-                name, (x, y), (dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=9
-            )
+    taken = []
+    if level is not None:
+        _, height = axes.transData.transform((0, level))
+        taken.append(Bbox.from_extents(frame.x0, height - 2, frame.x1, height + 2))
+    for x, y, bar, _ in points:
+        (left, low), (_, high) = axes.transData.transform([(x, y - bar), (x, y + bar)])
+        _, middle = axes.transData.transform((x, y))
+        taken.append(Bbox.from_extents(left - 8, middle - 8, left + 8, middle + 8))
+        taken.append(Bbox.from_extents(left - 2, low, left + 2, high))
+    for x, y, name in ((x, y, name) for x, y, _, name in points if name):
+        options = []
+        for rank, (dx, dy) in enumerate(PLACES):
+            text = _beside(axes, name, (x, y), (dx, dy))
             box = text.get_window_extent()
-            others = [other for index, other in enumerate(taken) if index != own]
-            cost = sum(_overlap(box, other) for other in others)
-            cost += 10 * (box.width * box.height - _overlap(box, frame))
-            options.append((cost, rank, text, box))
-        options.sort(key=lambda option: option[:2])
-        for _, _, text, _ in options[1:]:
             text.remove()
-        taken.append(options[0][3])
+            cost = sum(_overlap(box, other) for other in taken)
+            cost += 10 * (box.width * box.height - _overlap(box, frame))
+            options.append((cost, rank, box))
+        _, rank, box = min(options, key=lambda option: option[:2])
+        text = _beside(axes, name, (x, y), PLACES[rank])
+        taken.append(box)
+        if abs(PLACES[rank][1]) > 9:  # too far to be told whose it is
+            axes.annotate(
+                "",
+                (x, y),
+                PLACES[rank],
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "linewidth": 0.6, "color": text.get_color()},
+            )
 
 
-PLACES = (
-    (9, 5, "left", "center"), (-9, 5, "right", "center"), (0, 10, "center", "bottom"),
-    (0, -10, "center", "top"), (9, -9, "left", "center"), (-9, -9, "right", "center"),
-    (9, 16, "left", "center"), (-9, 16, "right", "center"), (9, -20, "left", "center"),
-    (-9, -20, "right", "center"), (0, 24, "center", "bottom"), (0, -24, "center", "top"),
-)  # fmt: skip
+def _beside(
+    axes: Axes, name: str, point: tuple[float, float], offset: tuple[float, float]
+) -> Annotation:
+    side = "left" if offset[0] > 0 else "right"
+    return axes.annotate(
+        name, point, offset, textcoords="offset points", ha=side, va="center", fontsize=9
+    )
+
+
+PLACES = [
+    (side * dx, dy)
+    for dx in (10, 22, 34)
+    for dy in (0, 9, -9, 18, -18, 27, -27, 40, -40, 55, -55)
+    for side in (1, -1)
+]
 """Where a name may stand, in points from its mark; the first that covers nothing wins."""
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:
     width = min(one.x1, other.x1) - max(one.x0, other.x0)
     height = min(one.y1, other.y1) - max(one.y0, other.y0)
-    return max(width, 0.0) * max(height, 0.0)
+    return float(max(width, 0.0) * max(height, 0.0))

@@ -78,11 +78,10 @@ def _section(section: Section, margin: float) -> str:
         and (part := in_words(name, value))
     ]
     others = [method for method in comparison.methods if not method.is_main]
-    scale = _scale(section.differences.values(), margin)
     folded = ""
     if others:
         folded = f"""<details><summary>Other values of r and δ ({len(others)})</summary>
-{_table(section, others, margin, scale)}</details>"""
+{_table(section, others, margin)}</details>"""
     machines = ""
     if len(comparison.machines) > 1:
         machines = "<p>These runs come from several machines, so their times are not compared.</p>"
@@ -90,7 +89,7 @@ def _section(section: Section, margin: float) -> str:
 <h2 id="{comparison.slug}-title">{escape(comparison.title)}</h2>
 <p class="settings">{escape(", ".join(settings))}</p>
 {_summary(section, margin)}
-{_table(section, comparison.main_methods, margin, scale)}
+{_table(section, comparison.main_methods, margin)}
 {folded}{machines}{_dagger(comparison)}
 <div class="figures">{"".join(_figure(d) for d in section.drawings if d.light)}</div>
 {_missing(section.drawings)}
@@ -106,20 +105,17 @@ def _summary(section: Section, margin: float) -> str:
             '<p class="answer">There are no runs of full training with these settings, so nothing '
             "can be said about losses. Run the same command with the rule <code>full</code>.</p>"
         )
-    lossless = [
-        method
-        for method, difference in section.differences.items()
-        if difference.verdict(margin) == "lossless" and method.rule != "full"
-    ]
-    if not lossless:
-        return '<p class="answer">No method is shown to be lossless by these runs.</p>'
-    best = max(lossless, key=comparison.samples_saved)
-    difference = section.differences[best]
-    return (
-        f'<p class="answer"><b>{escape(best.name)}</b> trains '
-        f"<b>{comparison.samples_saved(best):.1%}</b> fewer samples and is lossless: "
-        f"{_signed(difference.mean)} points, {_interval(difference)}.</p>"
-    )
+    items = []
+    for verdict in SIGNS:
+        names = [
+            f"<b>{escape(method.name)}</b> ({_percent(comparison.samples_saved(method), 1)} saved)"
+            for method in comparison.main_methods
+            if method is not comparison.full
+            and section.differences[method].verdict(margin) == verdict
+        ]
+        if names:
+            items.append(f"<li>{_badge(verdict, '')} {', '.join(names)}</li>")
+    return f'<ul class="answer">{"".join(items)}</ul>' if items else ""
 
 
 # The table ----------------------------------------------------------------------------------------
@@ -136,9 +132,9 @@ COLUMNS = (
 )
 
 
-def _table(
-    section: Section, methods: Sequence[Method], margin: float, scale: tuple[float, float]
-) -> str:
+def _table(section: Section, methods: Sequence[Method], margin: float) -> str:
+    judged = [section.differences[method] for method in methods if method in section.differences]
+    scale = _scale(judged, margin)
     # The roles keep it a table where the style lays rows out as cards.
     heads = "".join(f'<th role="columnheader" scope="col">{name}</th>' for name in COLUMNS)
     rows = "".join(_row(section, method, margin, scale) for method in methods)
@@ -172,7 +168,7 @@ def _row(section: Section, method: Method, margin: float, scale: tuple[float, fl
     return (
         f'<tr role="row"><th role="rowheader" scope="row">{escape(method.name)} {settings}</th>'
         + "".join(
-            f'<td role="cell" data-label="{label}">{cell}</td>'
+            f'<td role="cell" data-label="{label}"{" class=none" * (cell == NONE)}>{cell}</td>'
             for label, cell in zip(COLUMNS[1:], cells, strict=True)
         )
         + "</tr>"
@@ -212,7 +208,7 @@ def _badge(verdict: str, reason: str) -> str:
 
 
 def _scale(differences: Iterable[Difference], margin: float) -> tuple[float, float]:
-    """The differences that the bars of a comparison range over."""
+    """What the bars of a table range over."""
     ends = [end for d in differences for end in (d.low, d.high) if end is not None]
     return min([*ends, -2 * margin]), max([*ends, margin])
 
@@ -347,7 +343,7 @@ def _points(fraction: float) -> str:
 
 
 def _signed(fraction: float) -> str:
-    """In points, with a sign that is as wide as a plus: `_signed(-0.001)` is "−0.10"."""
+    """In points, with a sign that is as wide as a plus: `_signed(-0.001)` has one."""
     return f"{100 * fraction:+.2f}".replace("-", MINUS)
 
 
@@ -358,4 +354,4 @@ def _interval(difference: Difference) -> str:
 
 
 def _percent(fraction: float, decimals: int) -> str:
-    return f"{100 * fraction:.{decimals}f} %".replace("-", MINUS)
+    return f"{100 * fraction:.{decimals}f}\N{NO-BREAK SPACE}%".replace("-", MINUS)

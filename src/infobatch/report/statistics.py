@@ -9,7 +9,7 @@ whole test samples, 1/12 of a test sample's square.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -74,28 +74,21 @@ def difference(
     'lossless'
     """
     shared = sorted(accuracies.keys() & full.keys())
-    smallest = resolution**2 / 12
-    if len(shared) >= 2:
-        pairs = [accuracies[seed] - full[seed] for seed in shared]
-        variances, sizes = (_variance(pairs, smallest),), (len(pairs),)
-        mean = float(np.mean(pairs))
+    is_paired = len(shared) >= 2
+    if is_paired:
+        samples = [[accuracies[seed] - full[seed] for seed in shared]]
+        mean = float(np.mean(samples[0]))
     else:
-        samples = list(accuracies.values()), list(full.values())
+        samples = [list(accuracies.values()), list(full.values())]
         mean = float(np.mean(samples[0]) - np.mean(samples[1]))
-        sizes = len(samples[0]), len(samples[1])
-        if min(sizes) < 2:
-            return Difference(mean, None, None, is_paired=False, num_needed=None)
-        variances = _variance(samples[0], smallest), _variance(samples[1], smallest)
-    half = float(_half_width(np.array(variances), np.array(sizes)))
-    found = Difference(mean, mean - half, mean + half, len(sizes) == 1, num_needed=None)
+    if min(map(len, samples)) < 2:
+        return Difference(mean, None, None, is_paired, num_needed=None)
+    variances = np.maximum([np.var(sample, ddof=1) for sample in samples], resolution**2 / 12)
+    half = float(_half_width(variances, np.array([len(sample) for sample in samples])))
+    found = Difference(mean, mean - half, mean + half, is_paired, num_needed=None)
     if found.verdict(margin) != "not shown":
         return found
-    needed = _num_needed(mean, np.array(variances), margin)
-    return Difference(mean, mean - half, mean + half, len(sizes) == 1, needed)
-
-
-def _variance(values: list[float], smallest: float) -> float:
-    return max(float(np.var(values, ddof=1)), smallest)
+    return replace(found, num_needed=_num_needed(mean, variances, margin))
 
 
 def _half_width(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -106,8 +99,8 @@ def _half_width(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     parts = variances / sizes
     squared = parts.sum(-1)
     freedom = squared**2 / (parts**2 / (sizes - 1)).sum(-1)
-    quantile: np.ndarray = stdtrit(freedom, (1 + CONFIDENCE) / 2)
-    return quantile * np.sqrt(squared)
+    half: np.ndarray = stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(squared)
+    return half
 
 
 def _num_needed(mean: float, variances: np.ndarray, margin: float) -> int | None:
