@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Annotation
 from matplotlib.ticker import (
     EngFormatter,
     LogLocator,
@@ -110,99 +109,36 @@ Sketch = tuple[Figure, str] | None
 """A figure and its words for those who do not see it; None where the runs for it are missing."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """One of the figures that a comparison may have."""
+
+    name: str
+    title: str
+    shows: str
+    needs: str
+    """Which runs would make it."""
+    sketch: Callable[[Comparison, Theme, float], Sketch]
+
+
 def draw(comparison: Comparison, margin: float) -> list[Drawing]:
     """All figures of a comparison."""
-    return [
-        _drawing(
-            comparison,
-            "accuracy-by-samples",
-            "Accuracy against samples trained",
-            "Where each method ends: its accuracy after the last epoch, and what it trained to get "
-            "there. Upper left is better. Bars are one standard deviation over the seeds; small "
-            "hollow marks are other values of r and δ; the band is the margin below full training.",
-            "It needs runs of at least two methods.",
-            lambda theme: _accuracy_by_samples(comparison, theme, margin),
-        ),
-        _drawing(
-            comparison,
-            "progress",
-            "The way there",
-            "Accuracy as training goes on, by samples trained so far; means over the seeds. The "
-            "first epochs are below the picture.",
-            "It needs runs with a history of their epochs.",
-            lambda theme: _progress(comparison, theme),
-        ),
-        _drawing(
-            comparison,
-            "kept-by-epoch",
-            "Kept fraction and accuracy by epoch",
-            "How much of the data each epoch trains, and the accuracy after it; means over the "
-            "seeds (Fig. 4d of the paper's first version).",
-            "It needs runs of a rule that prunes, with a history of their epochs.",
-            lambda theme: _kept_by_epoch(comparison, theme),
-        ),
-        _drawing(
-            comparison,
-            "losses",
-            "What pruning does to the losses",
-            "The losses of one epoch in the middle of training: of all samples, of the kept ones, "
-            "and of the kept ones counted with their weights, which should look like the first "
-            "(Fig. 6 of the paper). The line repeats the first; the last bar holds the long tail.",
-            "It needs a run of a rule that prunes, with a loss_distribution.",
-            lambda theme: _losses(comparison, theme),
-        ),
-        _drawing(
-            comparison,
-            "prune-ratio",
-            "How much to prune: r",
-            "Accuracy by the part of the prunable samples that is skipped (Fig. 3a of the paper). "
-            "Bars are one standard deviation over the seeds.",
-            "It needs runs of one rule with several values of r: "
-            "infobatch compare --prune-ratio 0.3 0.5 0.7.",
-            lambda theme: _variation(comparison, theme, margin, of_delta=False),
-        ),
-        _drawing(
-            comparison,
-            "delta",
-            "When to stop pruning: δ",
-            "Accuracy by the part of the epochs after which everything is trained (Fig. 3b of the "
-            "paper). Bars are one standard deviation over the seeds.",
-            "It needs runs of one rule with several values of δ: "
-            "infobatch compare --delta 0.75 0.875 1.",
-            lambda theme: _variation(comparison, theme, margin, of_delta=True),
-        ),
-        _drawing(
-            comparison,
-            "overhead",
-            "Overhead against saving",
-            "Training time saved per run, next to the time spent on deciding what to prune "
-            "(Fig. 4b of the paper). Evaluation is counted in neither.",
-            "It needs timed runs of full training and of a rule that prunes, from one machine.",
-            lambda theme: _overhead(comparison, theme),
-        ),
-    ]
+    return [_drawing(kind, comparison, margin) for kind in KINDS]
 
 
-def _drawing(
-    comparison: Comparison,
-    name: str,
-    title: str,
-    text: str,
-    missing: str,
-    sketch: Callable[[Theme], Sketch],
-) -> Drawing:
-    images = []
-    alt = ""
+def _drawing(kind: Kind, comparison: Comparison, margin: float) -> Drawing:
+    images, alt = [], ""
     for theme in (LIGHT, DARK):
         with matplotlib.rc_context(_style(theme)):
-            made = sketch(theme)
+            made = kind.sketch(comparison, theme, margin)
             if made is None:
-                return Drawing(name, title, missing)
-            figure, alt = made
+                return Drawing(kind.name, kind.title, kind.needs)
+            figure, words = made
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
             images.append(file.getvalue())
-    return Drawing(name, title, text, f"{title}, {comparison.title}. {alt}", *images)
+            alt = f"{kind.title}, {comparison.title}. {words}"
+    return Drawing(kind.name, kind.title, kind.shows, alt, *images)
 
 
 def _style(theme: Theme) -> dict[Any, Any]:
@@ -456,6 +392,68 @@ def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
     return figure, "; ".join(words) + "."
 
 
+KINDS = (
+    Kind(
+        "accuracy-by-samples",
+        "Accuracy against samples trained",
+        "Where each method ends: its accuracy after the last epoch, and what it trained to get "
+        "there. Upper left is better. Bars are one standard deviation over the seeds; small "
+        "hollow marks are other values of r and δ; the band is the margin below full training.",
+        "It needs runs of at least two methods.",
+        _accuracy_by_samples,
+    ),
+    Kind(
+        "progress",
+        "The way there",
+        "Accuracy as training goes on, by samples trained so far; means over the seeds. The first "
+        "epochs are below the picture.",
+        "It needs runs with a history of their epochs.",
+        lambda comparison, theme, _: _progress(comparison, theme),
+    ),
+    Kind(
+        "kept-by-epoch",
+        "Kept fraction and accuracy by epoch",
+        "How much of the data each epoch trains, and the accuracy after it; means over the seeds "
+        "(Fig. 4d of the paper's first version).",
+        "It needs runs of a rule that prunes, with a history of their epochs.",
+        lambda comparison, theme, _: _kept_by_epoch(comparison, theme),
+    ),
+    Kind(
+        "losses",
+        "What pruning does to the losses",
+        "The losses of one epoch in the middle of training: of all samples, of the kept ones, and "
+        "of the kept ones counted with their weights, which should look like the first (Fig. 6 of "
+        "the paper). The line repeats the first; the last bar holds the long tail.",
+        "It needs a run of a rule that prunes, with a loss_distribution.",
+        lambda comparison, theme, _: _losses(comparison, theme),
+    ),
+    Kind(
+        "prune-ratio",
+        "How much to prune: r",
+        "Accuracy by the part of the prunable samples that is skipped (Fig. 3a of the paper). Bars "
+        "are one standard deviation over the seeds.",
+        "It needs runs of one rule with several values of r and one of δ.",
+        lambda comparison, theme, margin: _variation(comparison, theme, margin, of_delta=False),
+    ),
+    Kind(
+        "delta",
+        "When to stop pruning: δ",
+        "Accuracy by the part of the epochs after which everything is trained (Fig. 3b of the "
+        "paper). Bars are one standard deviation over the seeds.",
+        "It needs runs of one rule with several values of δ and one of r.",
+        lambda comparison, theme, margin: _variation(comparison, theme, margin, of_delta=True),
+    ),
+    Kind(
+        "overhead",
+        "Overhead against saving",
+        "Training time saved per run, next to the time spent on deciding what to prune (Fig. 4b of "
+        "the paper). Evaluation is counted in neither.",
+        "It needs timed runs of full training and of a rule that prunes, from one machine.",
+        lambda comparison, theme, _: _overhead(comparison, theme),
+    ),
+)
+
+
 # Their parts --------------------------------------------------------------------------------------
 
 
@@ -573,18 +571,20 @@ def _label_points(
         _, middle = axes.transData.transform((x, y))
         taken.append(Bbox.from_extents(left - 8, middle - 8, left + 8, middle + 8))
         taken.append(Bbox.from_extents(left - 2, low, left + 2, high))
+    pixels = figure.dpi / 72
     for x, y, name in ((x, y, name) for x, y, _, name in points if name):
+        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", va="center", size=9)
+        at_mark = text.get_window_extent()
         options = []
         for rank, (dx, dy) in enumerate(PLACES):
-            text = _beside(axes, name, (x, y), (dx, dy))
-            box = text.get_window_extent()
-            text.remove()
+            left = pixels * dx - (at_mark.width if dx < 0 else 0)
+            box = at_mark.translated(left, pixels * dy)
             cost = sum(_overlap(box, other) for other in taken)
             cost += 10 * (box.width * box.height - _overlap(box, frame))
             options.append((cost, rank, box))
         _, rank, box = min(options, key=lambda option: option[:2])
-        text = _beside(axes, name, (x, y), PLACES[rank])
         taken.append(box)
+        text.set(position=PLACES[rank], ha="left" if PLACES[rank][0] > 0 else "right")
         if abs(PLACES[rank][1]) > 9:  # too far to be told whose it is
             axes.annotate(
                 "",
@@ -593,15 +593,6 @@ def _label_points(
                 textcoords="offset points",
                 arrowprops={"arrowstyle": "-", "linewidth": 0.6, "color": text.get_color()},
             )
-
-
-def _beside(
-    axes: Axes, name: str, point: tuple[float, float], offset: tuple[float, float]
-) -> Annotation:
-    side = "left" if offset[0] > 0 else "right"
-    return axes.annotate(
-        name, point, offset, textcoords="offset points", ha=side, va="center", fontsize=9
-    )
 
 
 PLACES = [
