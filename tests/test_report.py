@@ -281,22 +281,50 @@ def test_methods_differ_in_rule_r_and_delta(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("epochs", [2, 1])
-def test_matched_runs_stand_beside_what_they_match(tmp_path: Path, epochs: int) -> None:
-    matched = run("full", epochs=epochs, num_trained=100, match_forwards="mean")
-    assert methods_of(tmp_path, matched, run("full"), run("mean")) == [
-        ("full", 1),
-        ("full, matched to mean\N{NO-BREAK SPACE}†", 1),
-        ("mean", 1),
-    ]
-    rows = table_of(tmp_path, matched, run("full"), run("mean"))
-    assert rows["full, matched to mean †"]["Samples saved"] == "50.0 %"
+def matched(num_trained: int, seed: int = 0) -> dict[str, Any]:
+    return run("full", seed, epochs=num_trained // 100, num_trained=num_trained,
+               match_forwards="mean")  # fmt: skip
 
 
-def test_a_matched_run_is_not_put_beside_longer_training(tmp_path: Path) -> None:
-    matched = run("full", epochs=1, num_trained=100, match_forwards="mean")
-    long = run("mean", epochs=20, num_trained=1500)
-    runs, _ = read([save(tmp_path / "runs.jsonl", matched, long)])
+def long(rule: str, num_trained: int = 2000, seed: int = 0, **other: Any) -> dict[str, Any]:
+    return run(rule, seed, epochs=20, num_trained=num_trained, **other)
+
+
+def test_matched_runs_stand_beside_what_they_match(tmp_path: Path) -> None:
+    rows = table_of(
+        tmp_path,
+        matched(1300),
+        matched(1400, seed=1),  # the seeds of a rule need not train equally much
+        matched(1600),
+        long("full"),
+        long("mean", 1340),
+        long("mean", 1360, seed=1),
+        long("mean", 1600, prune_ratio=0.3),
+        long("mean", 1620, delta=0.5),
+    )
+    of_matched = {name: row["Samples saved"] for name, row in rows.items() if "matched" in name}
+    assert of_matched == {
+        "full, matched to mean †": "32.5 %",
+        "full, matched to mean, r = 0.3, δ = 0.875 †": "20.0 %",
+        "full, matched to mean, r = 0.5, δ = 0.5 †": "20.0 %",
+    }
+    assert rows["full, matched to mean †"]["Seeds"] == "2"
+    assert rows["full"]["Seeds"] == "1"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        long("mean", 1500),  # matched to something else
+        long("tiers", 1300),
+        long("mean", 1300, seed=1),
+        long("mean", 1300, optimizer="adamw"),
+    ],
+)
+def test_a_run_matched_to_something_else_stands_alone(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    runs, _ = read([save(tmp_path / "runs.jsonl", matched(1300), other)])
     assert len(compare(runs)[0]) == 2
 
 
@@ -446,7 +474,9 @@ def test_nothing_of_a_file_becomes_markup(tmp_path: Path) -> None:
     line = run(rule=evil, data=evil, model=evil, optimizer=evil, schedule=evil, command=evil,
                commit=evil, versions={evil: evil}, machine={evil: evil})  # fmt: skip
     matched = {**line, "match_forwards": evil}
-    file = save(tmp_path / "<b>.jsonl", line, {**line, "seed": 1}, matched, "<i>", run(format=evil))
+    full = {**line, "rule": "full"}
+    lines = (line, {**line, "seed": 1}, matched, full, "<i>", run(format=evil))
+    file = save(tmp_path / "<b>.jsonl", *lines)
     text = write([file], tmp_path / "out").read_text("utf-8")
     tags: set[str] = set()
     attributes: set[str] = set()

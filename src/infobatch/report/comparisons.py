@@ -24,17 +24,16 @@ class Method:
     prune_ratio: float | None
     delta: float | None
     match_forwards: str | None
+    """The rule whose forward passes full training was cut to; r and delta are then that rule's."""
     runs: tuple[Run, ...]
     is_main: bool = True
     """The one setting of its rule that is shown everywhere; the others are variations of it."""
 
     @property
     def name(self) -> str:
-        if self.match_forwards:
-            return f"full, matched to {self.match_forwards}\N{NO-BREAK SPACE}†"
-        if self.is_main:
-            return self.rule
-        return ", ".join([self.rule, *self.settings])
+        settings = [] if self.is_main else self.settings
+        name = ", ".join([self.match_forwards or self.rule, *settings])
+        return f"full, matched to {name}\N{NO-BREAK SPACE}†" if self.match_forwards else name
 
     @property
     def short_name(self) -> str:
@@ -101,21 +100,21 @@ class Comparison:
 
 
 MethodKey = tuple[str, float | None, float | None, str | None]
+Tables = dict[tuple[Value, ...], dict[MethodKey, dict[int, Run]]]
 
 
 def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
     """The comparisons that these runs allow, and a note for each run that is there twice."""
-    tables: dict[tuple[Value, ...], dict[MethodKey, dict[int, Run]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
+    tables: Tables = defaultdict(lambda: defaultdict(dict))
     notes = []
-    # Runs cut to another rule's forward passes come last: they belong to that rule's comparison.
+    # Runs cut to another rule's forward passes come last: they go where that rule's runs are.
     for run in sorted(runs, key=lambda run: run.match_forwards is not None):
-        settings = _home(run, tables) if run.match_forwards else run.settings
-        seeds = tables[settings][_key(run)]
-        if run.seed in seeds:
-            notes.append(f"{seeds[run.seed].place} is left out: {run.place} is the same run again.")
-        seeds[run.seed] = run
+        for settings, key in _matches(run, tables) or [(run.settings, _key(run))]:
+            seeds = tables[settings][key]
+            if run.seed in seeds:
+                older = seeds[run.seed].place
+                notes.append(f"{older} is left out: {run.place} is the same run again.")
+            seeds[run.seed] = run
     comparisons = [
         Comparison(dict(zip(SETTINGS, settings, strict=True)), _methods(table))
         for settings, table in tables.items()
@@ -139,36 +138,36 @@ def _ratio(run: Run) -> float | None:
     return own.default if own else None
 
 
-def _home(
-    run: Run, tables: dict[tuple[Value, ...], dict[MethodKey, dict[int, Run]]]
-) -> tuple[Value, ...]:
-    """The settings to compare a matched run with: its own epochs, or those of what it matches."""
-    place = SETTINGS.index("epochs")
+def _matches(run: Run, tables: Tables) -> list[tuple[tuple[Value, ...], MethodKey]]:
+    """Where a run of matched forward passes belongs: beside each run that it is the match of.
 
-    def distance(settings: tuple[Value, ...]) -> float:
-        matched = [
-            other.num_trained
-            for key, seeds in tables[settings].items()
-            if key[0] == run.match_forwards
-            for other in seeds.values()
-        ]
-        return min((abs(n - run.num_trained) for n in matched), default=float("inf"))
-
-    if run.settings in tables:
-        return run.settings
-    others = [
-        settings
-        for settings in tables
-        if settings[:place] + settings[place + 1 :]
-        == run.settings[:place] + run.settings[place + 1 :]
-        and distance(settings) <= run.num_samples  # cut to whole epochs
+    That run has the same seed and the same settings but for the epochs, and trained as many
+    samples, to the nearest epoch.
+    """
+    return [
+        (settings, ("full", prune_ratio, delta, run.match_forwards))
+        for settings, table in tables.items()
+        if _but_for_epochs(settings) == _but_for_epochs(run.settings)
+        for (rule, prune_ratio, delta, match_forwards), seeds in table.items()
+        if match_forwards is None
+        and rule == run.match_forwards
+        and run.seed in seeds
+        and abs(seeds[run.seed].num_trained - run.num_trained) <= run.num_samples / 2
     ]
-    return min(others, key=distance, default=run.settings)
+
+
+def _but_for_epochs(settings: tuple[Value, ...]) -> tuple[Value, ...]:
+    place = SETTINGS.index("epochs")
+    return settings[:place] + settings[place + 1 :]
 
 
 def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
     def is_main(key: MethodKey) -> bool:
-        rivals = [other for other in table if other[0] == key[0] and other[3] == key[3]]
+        if key[3]:  # as what it is matched to
+            key = key[3], key[1], key[2], None
+        rivals = [other for other in table if other[0] == key[0] and other[3] is None]
+        if key not in rivals:
+            return True
         return key == max(rivals, key=lambda other: (_is_default(other), len(table[other])))
 
     def place(method: Method) -> tuple[bool, int, str, str, float, float]:

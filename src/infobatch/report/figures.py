@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mode
 from typing import Any
 
 import matplotlib
@@ -461,10 +462,12 @@ def _curves(comparison: Comparison) -> list[tuple[Method, np.ndarray, np.ndarray
     """The kept fraction and the accuracy of each epoch, means over the seeds of a method."""
     curves = []
     for method in comparison.main_methods:
-        length = min(len(run.kept_fractions) for run in method.runs)
+        # Matched runs may differ by an epoch; a mean is over those of the most common length.
+        length = mode(len(run.kept_fractions) for run in method.runs)
+        runs = [run for run in method.runs if len(run.kept_fractions) == length]
         if length:
-            kept = np.mean([run.kept_fractions[:length] for run in method.runs], axis=0)
-            accuracy = np.mean([run.accuracies[:length] for run in method.runs], axis=0)
+            kept = np.mean([run.kept_fractions for run in runs], axis=0)
+            accuracy = np.mean([run.accuracies for run in runs], axis=0)
             measured = ~np.isnan(accuracy)
             if measured.any():
                 steps = np.arange(length)

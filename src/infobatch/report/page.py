@@ -164,7 +164,9 @@ def _row(section: Section, method: Method, margin: float, scale: tuple[float, fl
         NONE if method.rule == "full" else overhead,
         *_judgement(section, method, margin, scale),
     )
-    settings = f'<span class="soft">{", ".join(method.settings)}</span>' if method.settings else ""
+    settings = ""
+    if method.is_main and method.settings and not method.match_forwards:
+        settings = f'<span class="soft">{", ".join(method.settings)}</span>'
     return (
         f'<tr role="row"><th role="rowheader" scope="row">{escape(method.name)} {settings}</th>'
         + "".join(
