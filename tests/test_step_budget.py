@@ -52,6 +52,7 @@ def test_a_resumed_run_anneals_at_the_same_step(stop: int) -> None:
     train(whole, 80)
     train(data, stop)
     resumed.load_state_dict(data.state_dict())
+    assert same_state(resumed.state_dict(), data.state_dict())
     train(resumed, 80 - stop)
     assert same_state(resumed.state_dict(), whole.state_dict())
 
