@@ -19,11 +19,12 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import BatchSampler, DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
 import infobatch
-from infobatch import InfoBatch, StateError
+from infobatch import InfoBatch, StateError, distributed
 from infobatch.plan import Plan
+from infobatch.schedule import Schedule
 from tests.conftest import Numbers, every_rule, loss_of, same_state
 from tests.ranks import Collectives, on_ranks
 
@@ -55,8 +56,14 @@ def train(
         plans.append(data.plan)
         trained: list[tuple[int, float]] = []
         num_steps.append(len(loader))
+        num_own = len(data.plan.indices[distributed.rank() :: distributed.num_ranks()])
         for samples in loader:
-            data.update(loss_of(samples, epoch))
+            losses = loss_of(samples, epoch)
+            if (
+                kind != "workers"
+            ):  # in order, what comes after one's own is a repeat: not to be seen
+                losses[torch.arange(len(samples)) + len(trained) >= num_own] = 1e9
+            data.update(losses)
             trained += zip(samples.tolist(), data.batch_weights.tolist(), strict=True)
             num_steps[-1] -= 1
         seen.append(trained)
@@ -184,17 +191,47 @@ def cut_short() -> dict[str, Any]:
         seen += samples.tolist()
         if step == 2:
             break
+    num_reported, savings = data.num_reported, data.savings
     data.set_epoch(1)
-    return {"seen": seen, "scores": data.scores}
+    assert data.savings == savings
+    return {"seen": seen, "scores": data.scores, "num_reported": num_reported}
 
 
 def test_an_epoch_cut_short_on_all_ranks_keeps_what_was_reported(tmp_path: Path) -> None:
     ranks = on_ranks(2, cut_short, tmp_path)
     seen = torch.tensor(sorted(ranks[0]["seen"] + ranks[1]["seen"]))
     for rank in ranks:
+        assert rank["num_reported"] == len(seen)
         known = (~rank["scores"].isnan()).nonzero().squeeze(1)
         assert torch.equal(known, seen)
         assert torch.equal(rank["scores"][seen], loss_of(seen))
+
+
+def follow_a_curve(drop_last: bool) -> list[tuple[int, int]]:
+    """Where full training is at the end of each epoch, counted, and where the schedule is."""
+    data = make(101)
+    full: DistributedSampler[int] = DistributedSampler(data, num_replicas=3, rank=dist.get_rank())
+    steps_per_epoch = len(DataLoader(data, batch_size=5, sampler=full, drop_last=drop_last))
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    curve = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, NUM_EPOCHS * steps_per_epoch)
+    schedule = Schedule(curve, data, batch_size=5, drop_last=drop_last)
+    loader = DataLoader(data, batch_size=5, sampler=data.sampler, drop_last=drop_last)
+    places = []
+    for epoch in range(NUM_EPOCHS):
+        for samples in loader:
+            data.update(loss_of(samples, epoch))
+            optimizer.step()
+            schedule.step()
+        places.append((steps_per_epoch * (epoch + 1), curve.last_epoch))
+    return places
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_schedule_is_at_every_epochs_end_where_full_training_is(
+    tmp_path: Path, drop_last: bool
+) -> None:
+    for places in on_ranks(3, follow_a_curve, tmp_path, drop_last):
+        assert [there for there, _ in places] == [here for _, here in places]
 
 
 def different(what: str) -> str:
@@ -438,7 +475,8 @@ def torchrun(folder: Path, num_ranks: int, *options: str) -> int:
     process = subprocess.run(
         command,
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A new store for each start: in the old one a rank may find where its peer was before.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         check=False,
         capture_output=True,
         text=True,

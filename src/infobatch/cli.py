@@ -37,6 +37,7 @@ from infobatch.experiments.settings import OPTIMIZERS, Settings, settings, setti
 from infobatch.experiments.summary import summary
 from infobatch.experiments.train import Keeping, Stopped, train
 from infobatch.experiments.training import Progress
+from infobatch.report import write
 
 STOPPED = 130
 """The exit code of a program that Ctrl-C has stopped."""
@@ -486,9 +487,6 @@ def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
 def write_report(files: list[Path], folder: Path, margin: float) -> Path:
     """The page of `infobatch.report`; `margin` in points."""
     try:
-        from infobatch.report import write  # type: ignore[import-not-found,unused-ignore]
-
-        page: Path = write(files, folder, margin=margin / 100)
+        return write(files, folder, margin=margin / 100)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         raise UserError(str(error)) from error
-    return page

@@ -11,7 +11,7 @@ class OrderError(RuntimeError):
 
 
 class StateError(ValueError):
-    """A checkpoint that belongs to another run."""
+    """A checkpoint, or a rank, that belongs to another run."""
 
 
 def check_whole(name: str, value: object, *, at_least: int | None = None) -> int:

@@ -32,6 +32,7 @@ from infobatch.running import RunningEpoch, on_host
 from infobatch.sampler import HandedOut, Pass, PlanSampler
 from infobatch.scores import merge, unseen
 from infobatch.share import Share
+from infobatch.untraced import untraced
 
 NO_BATCH = (
     "no batch is in hand: give the loader sampler=train_data.sampler (or use infobatch.DataLoader, "
@@ -144,6 +145,7 @@ class Pruner:
         return self._num_nonfinite
 
     @property
+    @untraced
     def batch_weights(self) -> Tensor:
         """The weights of the batch in hand, for a loss that is not reduced by `update`."""
         in_hand: HandedOut | Pass | None = self._handed_out
@@ -161,6 +163,7 @@ class Pruner:
 
     # A step --------------------------------------------------------------------------------------
 
+    @untraced
     def update(
         self,
         losses: Tensor,
@@ -195,7 +198,7 @@ class Pruner:
         running.num_updates += 1
         self._steps_done += 1
         if running.num_to_report is not None and record.has(running.num_to_report):
-            self._close(self._epoch + 1)
+            self._close(self._epoch + 1, stacklevel=5)  # above `untraced` and what it calls
         return loss
 
     def _num_to_report(self, share: Share) -> int | None:
@@ -246,7 +249,7 @@ class Pruner:
             with on_host():
                 self._running_epoch().sync()
 
-    def _close(self, next_epoch: int) -> None:
+    def _close(self, next_epoch: int, *, stacklevel: int = 3) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
             num_nonfinite, closed = self._merge(), self._epoch
@@ -257,7 +260,7 @@ class Pruner:
                 f"{num_nonfinite} losses of epoch {closed} are NaN or infinite: their samples stay "
                 "in training and out of the threshold.",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
 
     def _merge(self) -> int:

@@ -229,7 +229,6 @@ def test_other_settings_learn(task: Task, tmp_path: Path, changes: dict[str, Any
     "changes", [{"mixup": 0.2}, {"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}]
 )
 def test_mixed_images_learn(task: Task, tmp_path: Path, changes: dict[str, Any]) -> None:
-    pytest.importorskip("infobatch.mixing")
     plain = replace(task, crop=0, flip=False)
     run = finished(small(epochs=12, **changes), plain, tmp_path)
     assert run["accuracy"] > 0.7

@@ -25,6 +25,7 @@ from infobatch.experiments.processes import num_processes, rank, total
 from infobatch.experiments.provenance import provenance
 from infobatch.experiments.runs import FORMAT, Run
 from infobatch.experiments.settings import Settings, rule_of
+from infobatch.mixing import Mixed
 from infobatch.schedule import Schedule
 
 EVAL_BATCH = 500
@@ -164,15 +165,12 @@ class Training:
     def _mixed_losses(
         self, inputs: Tensor, labels: Tensor, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        from infobatch.mixing import Mixed  # type: ignore[import-not-found,unused-ignore]
-
         settings = self.settings
         mixed, partner, lam = mix(inputs, rng, mixup=settings.mixup, cutmix=settings.cutmix)
         with self._precision():
             logits = self._forward(mixed)
         how = Mixed(labels, partner, lam, label_smoothing=settings.label_smoothing)
-        losses, scores = how.losses_and_scores(logits.float())
-        return losses, scores
+        return how.losses_and_scores(logits.float())
 
     def _precision(self) -> AbstractContextManager[Any]:
         return (
