@@ -7,6 +7,9 @@ import os
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +46,35 @@ def write_cifar(path: Path, images: np.ndarray, labels: np.ndarray, num_labels: 
     path.write_bytes(rows.astype(np.uint8).tobytes())
 
 
-def infobatch(
-    *arguments: object, cwd: Path, timeout: float = 600
-) -> subprocess.CompletedProcess[str]:
+def infobatch(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        cwd=cwd,
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=timeout,
         check=False,
     )
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs, ended with the test."""
+    command = [*COMMAND, *map(str, arguments)]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait until something has happened, as long as the process runs."""
+    while not condition():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 def environment() -> dict[str, str]:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,8 +17,7 @@ from infobatch.experiments.compare import grid, matched, pending
 from infobatch.experiments.runs import append, read
 from infobatch.experiments.settings import Settings, settings, settings_of
 from infobatch.experiments.summary import summary
-from tests.experiments.files import COMMAND, environment
-from tests.experiments.files import infobatch as command
+from tests.experiments.files import started, until
 
 SMALL = ("compare", "--epochs", "2", "--seeds", "2", "--rules", "full,mean")
 
@@ -173,52 +171,50 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_jobs_that_are_stopped_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    options = ["compare", "--epochs", "3", "--seeds", "2", "--rules", "full,mean"]
-    options += ["--model", "convnet", "--checkpoint-every", "1", "--jobs", "2"]
-    process = subprocess.Popen(
-        [*COMMAND, *options], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    while not list(tmp_path.glob("runs/checkpoints/*.pt")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.kill(process.pid, number)
-    _, errors = process.communicate(timeout=60)
+def test_jobs_that_are_stopped_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["compare", "--epochs", "4", "--seeds", "2", "--rules", "full,mean"]
+    options += ["--checkpoint-every", "1"]
+    with started(*options, "--jobs", 2) as process:
+        until(lambda: list(tmp_path.glob("runs/checkpoints/*.pt")), process)
+        os.kill(process.pid, number)
+        _, errors = process.communicate()
     assert process.returncode == (130 if number == signal.SIGINT else -9), errors
     if number == signal.SIGINT:
         assert "the same command goes on" in errors
         assert "Traceback" not in errors
     before = lines_of(tmp_path)
     assert len(before) < 4
-    assert command(*options, cwd=tmp_path).returncode == 0
+    assert CliRunner().invoke(app, options).exit_code == 0
     runs = lines_of(tmp_path)
     assert Counter((run["rule"], run["seed"]) for run in runs) == {
         (rule, seed): 1 for rule in ("full", "mean") for seed in (0, 1)
     }
     assert runs[: len(before)] == before
-    alone = command("train", *options[1:3], *options[7:9], cwd=tmp_path / "runs")
-    assert alone.returncode == 0, alone.stderr
-    (by_itself,) = lines_of(tmp_path / "runs")
-    together = next(run for run in runs if (run["rule"], run["seed"]) == ("mean", 0))
-    assert by_itself["history"] == together["history"]
+    assert CliRunner().invoke(app, [*options, "--out", "unbroken"]).exit_code == 0
+    unbroken = read(tmp_path / "unbroken" / "runs.jsonl", lambda note: None)
+    assert histories(runs) == histories(unbroken)
 
 
-def test_a_job_that_dies_is_one_sentence(tmp_path: Path) -> None:
-    options = ["compare", "--epochs", "40", "--seeds", "1", "--rules", "full,mean", "--jobs", "2"]
-    options += ["--checkpoint-every", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, *options], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    while len(list(tmp_path.glob("runs/checkpoints/*.pt"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.01)
-    children = subprocess.run(
-        ["ps", "--ppid", str(process.pid), "-o", "pid=,args="],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    worker = next(line for line in children.stdout.splitlines() if "spawn_main" in line)
-    os.kill(int(worker.split()[0]), signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+def histories(runs: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
+    return {(run["rule"], run["seed"]): run["history"] for run in runs}
+
+
+def test_a_job_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["compare", "--epochs", "400", "--seeds", "1", "--rules", "full,mean"]
+    with started(*options, "--jobs", 2, "--checkpoint-every", 1) as process:
+        until(lambda: len(list(tmp_path.glob("runs/checkpoints/*.pt"))) == 2, process)
+        os.kill(a_worker_of(process), signal.SIGKILL)
+        _, errors = process.communicate()
     assert process.returncode == 1
     assert "died (exit code -9): run the same command again" in errors
     assert "Traceback" not in errors
+
+
+def a_worker_of(process: subprocess.Popen[str]) -> int:
+    listing = ["ps", "ww", "--ppid", str(process.pid), "-o", "pid=,args="]
+    lines = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(int(line.split()[0]) for line in lines if "spawn_main" in line)

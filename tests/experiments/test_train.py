@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from typer.testing import CliRunner
 
 import infobatch
+from infobatch.cli import app
 from infobatch.experiments.data import Images, Task, load
 from infobatch.experiments.settings import OPTIMIZERS, SCHEDULES, Settings, settings
 from infobatch.experiments.train import Keeping, Stopped, train
 from infobatch.experiments.training import Progress, Training
-from tests.experiments.files import COMMAND, environment
-from tests.experiments.files import infobatch as command
+from tests.experiments.files import COMMAND, environment, started, until
 
 
 @pytest.fixture(scope="module")
@@ -238,54 +238,46 @@ def test_mixed_images_learn(task: Task, tmp_path: Path, changes: dict[str, Any])
 # Real processes -----------------------------------------------------------------------------------
 
 
-def history(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "runs" / "runs.jsonl").read_text().splitlines()
-    assert len(lines) == 1
-    run: dict[str, Any] = json.loads(lines[0])
-    return run["history"]  # type: ignore[no-any-return]
+def the_run(folder: Path) -> dict[str, Any]:
+    (line,) = (folder / "runs.jsonl").read_text().splitlines()
+    run: dict[str, Any] = json.loads(line)
+    return run
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_process_that_is_interrupted_goes_on_bit_by_bit(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    options = ["train", "--epochs", "6", "--model", "convnet", "--checkpoint-every", "1"]
+    options = ["train", "--epochs", "6", "--checkpoint-every", "1", "--out"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    whole.mkdir()
-    broken.mkdir()
-    assert command(*options, cwd=whole).returncode == 0
-    process = subprocess.Popen(
-        [*COMMAND, *options], cwd=broken, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    while not list(broken.glob("runs/checkpoints/*.pt")):  # an epoch is done
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.kill(process.pid, number)
-    _, errors = process.communicate(timeout=60)
+    assert CliRunner().invoke(app, [*options, str(whole)]).exit_code == 0
+    with started(*options, broken) as process:
+        until(lambda: list(broken.glob("checkpoints/*.pt")), process)  # an epoch is done
+        os.kill(process.pid, number)
+        _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "--resume" in errors
     assert "Traceback" not in errors
-    assert not (broken / "runs" / "runs.jsonl").exists()
-    assert command(*options, "--resume", cwd=broken).returncode == 0
-    assert history(broken) == history(whole)
+    assert not (broken / "runs.jsonl").exists()
+    assert CliRunner().invoke(app, [*options, str(broken), "--resume"]).exit_code == 0
+    assert the_run(broken)["history"] == the_run(whole)["history"]
 
 
 def test_two_processes_under_torchrun_train_together(tmp_path: Path) -> None:
-    options = ["train", "--epochs", "3", "--rule", "mean"]
-    single = tmp_path / "single"
-    single.mkdir()
-    assert command(*options, cwd=single).returncode == 0
+    options = ["train", "--epochs", "3", "--out"]
+    single, double = tmp_path / "single", tmp_path / "double"
+    assert CliRunner().invoke(app, [*options, str(single)]).exit_code == 0
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [COMMAND[0], *launcher, *COMMAND[1:], *options],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False,
+        [COMMAND[0], *launcher, *COMMAND[1:], *options, str(double)],
+        env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    run = json.loads((tmp_path / "runs" / "runs.jsonl").read_text())
-    alone = json.loads((single / "runs" / "runs.jsonl").read_text())
-    assert run["accuracy"] > 0.8
-    assert run["history"][0]["num_trained"] == alone["history"][0]["num_trained"] == 1437
-    assert abs(run["num_steps"] - alone["num_steps"]) <= 3  # together they take the same steps
+    alone, together = the_run(single), the_run(double)
+    assert together["accuracy"] > 0.8
+    assert together["history"][0]["num_trained"] == alone["history"][0]["num_trained"] == 1437
+    # The batch size is that of both, so together they take the steps that one takes.
+    assert abs(together["num_steps"] - alone["num_steps"]) <= 3
 
 
 def test_tensorboard_gets_every_epoch(task: Task, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def train(
         if due and (progress.epoch + 1) % keeping.every == 0 and not done:
             save(training, keeping.checkpoint)
     if rank() == 0:
-        keeping.checkpoint.unlink(missing_ok=True)
+        for left in (keeping.checkpoint, *parts_of(keeping.checkpoint)):
+            left.unlink(missing_ok=True)
     return training.result()
 
 
@@ -75,9 +76,16 @@ def save(training: Training, path: Path) -> None:
         training.train_data.sync()
     if rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")
         torch.save(training.state_dict(), part)
         os.replace(part, path)
+
+
+def parts_of(checkpoint: Path) -> list[Path]:
+    """What killed processes were writing. Each has a file of its own, since one whose comparison
+    was killed may still be at work when the next one takes over.
+    """
+    return sorted(checkpoint.parent.glob(f"{checkpoint.stem}.*.part"))
 
 
 def resume(training: Training, path: Path) -> None:
