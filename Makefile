@@ -14,7 +14,7 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/digits.py
+	$(BIN)/infobatch demo
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/core.py

@@ -1,0 +1,239 @@
+"""Many runs: a grid of settings, one after the other or side by side, and never one twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from infobatch.experiments import data
+from infobatch.experiments.data import Task
+from infobatch.experiments.errors import UserError
+from infobatch.experiments.processes import stop_on_signal
+from infobatch.experiments.runs import Run
+from infobatch.experiments.settings import Settings, check, settings_of, takes_ratio
+from infobatch.experiments.train import Keeping, Stopped, train
+from infobatch.experiments.training import Progress
+
+Hear = Callable[[Settings, Run | Stopped | Progress], None]
+"""Is told of a run's progress, then of its result, or that it was stopped."""
+
+
+def grid(
+    base: Settings,
+    *,
+    rules: Sequence[str],
+    seeds: Iterable[int],
+    prune_ratios: Sequence[float | None] = (None,),
+    deltas: Sequence[float] = (0.875,),
+    optimizers: Sequence[tuple[str, float]] = (("sgd", 0.1),),
+) -> list[Settings]:
+    """All cells, without doubles: a rule without a ratio, or full training, has fewer.
+
+    Seeds change last, so that rules take turns and a machine that slows down favours none.
+
+    >>> from infobatch.experiments.settings import settings
+    >>> cells = grid(settings("digits"), rules=["full", "mean"], seeds=[0], prune_ratios=[0.3, 0.5])
+    >>> [(cell.rule, cell.prune_ratio) for cell in cells]
+    [('full', None), ('mean', 0.3), ('mean', 0.5)]
+    """
+    cells: dict[Settings, None] = {}
+    for seed, (optimizer, lr), rule, ratio, delta in product(
+        seeds, optimizers, rules, prune_ratios, deltas
+    ):
+        cell = replace(
+            base,
+            rule=rule,
+            seed=seed,
+            optimizer=optimizer,
+            lr=lr,
+            prune_ratio=ratio if takes_ratio(rule) else None,
+            delta=0.875 if rule == "full" else delta,
+        )
+        check(cell)
+        cells[cell] = None
+    return list(cells)
+
+
+def matched(finished: Iterable[Run], rule: str) -> list[Settings]:
+    """Full training cut to as many forward passes as each of this rule's runs made (Table 12)."""
+    cells: dict[Settings, None] = {}
+    for run in finished:
+        of_run = settings_of(run)
+        if of_run is None or of_run.rule != rule or of_run.match_forwards:
+            continue
+        num_epochs = max(1, round(run["num_trained"] / run["num_samples"]))
+        cell = replace(
+            of_run,
+            rule="full",
+            prune_ratio=None,
+            delta=0.875,
+            epochs=num_epochs,
+            match_forwards=rule,
+        )
+        cells[cell] = None
+    return list(cells)
+
+
+def pending(cells: Iterable[Settings], finished: Iterable[Run]) -> list[Settings]:
+    """The cells that are not among the finished runs."""
+    done = {settings_of(run) for run in finished}
+    return [cell for cell in cells if cell not in done]
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all runs of a comparison share."""
+
+    data_folder: Path
+    checkpoints: Path
+    checkpoint_every: int = 5
+
+    def train(
+        self,
+        cell: Settings,
+        task: Task,
+        stop: Callable[[], bool],
+        report: Callable[[Progress], None],
+    ) -> Run | Stopped:
+        """A cell, from its checkpoint where there is one."""
+        keeping = Keeping(
+            self.checkpoints / f"{cell.name}.pt", resume=True, every=self.checkpoint_every
+        )
+        return train(cell, task, keeping, stop=stop, report=report)
+
+
+def one_after_another(
+    cells: Sequence[Settings], workshop: Workshop, hear: Hear, *, task: Task
+) -> None:
+    """Train in this process, until done or asked to stop."""
+    with stop_on_signal() as stop:
+        for cell in cells:
+            outcome = workshop.train(cell, task, stop, partial(hear, cell))
+            hear(cell, outcome)
+            if stop():
+                return
+
+
+# Side by side -------------------------------------------------------------------------------------
+
+
+def side_by_side(
+    cells: Sequence[Settings], workshop: Workshop, hear: Hear, *, num_jobs: int
+) -> None:
+    """Train in processes that share the machine's threads, until done or asked to stop."""
+    waiting = list(cells)
+    num_threads = max(1, torch.get_num_threads() // num_jobs)
+    num_workers = min(num_jobs, len(cells))
+    with stop_on_signal() as stop, workers(workshop, num_workers, num_threads) as process_of:
+        at_work = {connection: waiting.pop(0) for connection in process_of}
+        for connection, cell in at_work.items():
+            connection.send(cell)
+        stopping = False
+        while at_work:
+            if stop() and not stopping:
+                stopping, waiting = True, []
+                for process in process_of.values():
+                    process.terminate()  # politely: a worker saves and says so
+            for ready in wait(list(at_work), timeout=0.2):
+                connection = cast("Connection", ready)
+                cell = at_work[connection]
+                outcome = heard_from(connection, process_of[connection], cell, stopping)
+                if outcome is not None:
+                    hear(cell, outcome)
+                if isinstance(outcome, Progress):
+                    continue
+                if waiting:
+                    at_work[connection] = waiting.pop(0)
+                    connection.send(at_work[connection])
+                else:
+                    del at_work[connection]
+
+
+def heard_from(
+    connection: Connection, process: BaseProcess, cell: Settings, stopping: bool
+) -> Run | Stopped | Progress | None:
+    """What a worker has to say; None if it ended early because it was told to."""
+    try:
+        outcome: Run | Stopped | Progress | UserError = connection.recv()
+    except (EOFError, OSError):
+        if stopping:
+            return None
+        process.join()
+        raise UserError(
+            f"the process that trained {cell.name} died (exit code {process.exitcode}): run the "
+            "same command again to go on with what is missing."
+        ) from None
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome
+
+
+@contextmanager
+def workers(
+    workshop: Workshop, num_workers: int, num_threads: int
+) -> Iterator[dict[Connection, BaseProcess]]:
+    """Processes that train what they are sent, ended when done with."""
+    context = multiprocessing.get_context("spawn")
+    started: dict[Connection, BaseProcess] = {}
+    # Ctrl-C reaches every process of a terminal; the workers leave it to this one to pass it on.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for _ in range(num_workers):
+            ours, theirs = context.Pipe()
+            process: BaseProcess = context.Process(
+                target=work, args=(theirs, workshop, num_threads)
+            )
+            process.start()
+            theirs.close()
+            started[ours] = process
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield started
+    finally:
+        for connection in started:
+            connection.close()
+        for process in list(started.values()):
+            process.terminate()
+            process.join()
+
+
+def work(connection: Connection, workshop: Workshop, num_threads: int) -> None:
+    """What a worker does: train the cells that it is sent, until nobody sends any more."""
+    torch.set_num_threads(num_threads)
+    tasks: dict[str, Task] = {}
+    with stop_on_signal() as stop:
+        try:
+            while not stop():
+                cell: Settings = connection.recv()
+                if cell.data not in tasks:
+                    tasks[cell.data] = data.load(cell.data, workshop.data_folder)
+                connection.send(workshop.train(cell, tasks[cell.data], stop, Told(connection)))
+        except UserError as error:
+            connection.send(error)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass  # the comparison has ended, or died: nobody is there to tell
+
+
+class Told:
+    """Passes progress on, a hundred times in a run at most, and each epoch's end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._told = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.finished is not None or progress.part - self._told >= 0.01:
+            self._told = progress.part
+            self._connection.send(progress)

@@ -1,0 +1,172 @@
+"""What a run is: everything that decides its history, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from inspect import signature
+from typing import Any
+
+from infobatch import Pruner
+from infobatch.experiments.errors import UserError
+from infobatch.rules import RULES, Mean, Rule
+
+OPTIMIZERS = {"sgd": 0.1, "adamw": 0.005, "radam": 0.005, "lars": 5.0, "lamb": 0.02}
+"""Their names, and the learning rates they get where none is given."""
+
+SCHEDULES = ("onecycle", "cosine", "constant")
+
+UNSCALED = "mean-unscaled"
+"""The mean rule without rescaling, an ablation of the paper's Table 4."""
+
+EXPERIMENT_RULES = (*RULES, UNSCALED)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What suits a data set, where nothing else is asked for."""
+
+    model: str
+    epochs: int
+    batch_size: int
+
+
+DEFAULTS = {
+    "digits": Defaults("tiny", 40, 32),
+    "mnist": Defaults("convnet", 16, 128),
+    "fashion-mnist": Defaults("convnet", 16, 128),
+    "cifar10": Defaults("resnet8-pooled", 15, 128),
+    "cifar100": Defaults("resnet8-pooled", 15, 128),
+}
+FOLDER_DEFAULTS = Defaults("resnet18", 30, 64)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. Equal settings give equal histories on the same machine."""
+
+    data: str
+    rule: str
+    seed: int
+    model: str
+    optimizer: str
+    schedule: str
+    prune_ratio: float | None
+    delta: float
+    epochs: int
+    batch_size: int
+    lr: float
+    label_smoothing: float
+    mixup: float
+    cutmix: float
+    amp: bool
+    compile: bool
+    match_forwards: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A name for files: readable, and different for different settings."""
+        digest = hashlib.blake2b(json.dumps(asdict(self)).encode(), digest_size=4).hexdigest()
+        data = "".join(c if c.isalnum() or c == "-" else "-" for c in self.data)[-40:]
+        return f"{data}-{self.rule}-seed{self.seed}-{digest}"
+
+    @property
+    def label(self) -> str:
+        """A name for people."""
+        return f"{self.rule}{' †' if self.match_forwards else ''}"
+
+
+def settings(
+    data: str,
+    *,
+    rule: str = "mean",
+    seed: int = 0,
+    model: str | None = None,
+    optimizer: str = "sgd",
+    schedule: str = "onecycle",
+    prune_ratio: float | None = None,
+    delta: float = 0.875,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    label_smoothing: float = 0.0,
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    amp: bool = False,
+    compile: bool = False,
+    match_forwards: str | None = None,
+) -> Settings:
+    """Settings with what suits the data set where nothing is given, checked.
+
+    >>> settings("digits", rule="tiers").epochs
+    40
+    """
+    if data not in DEFAULTS and not data.startswith("folder:"):
+        raise UserError(f"data is {data!r}, expected one of {', '.join(DEFAULTS)} or folder:PATH.")
+    defaults = DEFAULTS.get(data, FOLDER_DEFAULTS)
+    chosen = Settings(
+        data=data,
+        rule=rule,
+        seed=seed,
+        model=model or defaults.model,
+        optimizer=optimizer,
+        schedule=schedule,
+        prune_ratio=prune_ratio,
+        delta=delta,
+        epochs=defaults.epochs if epochs is None else epochs,
+        batch_size=defaults.batch_size if batch_size is None else batch_size,
+        lr=OPTIMIZERS.get(optimizer, 1.0) if lr is None else lr,
+        label_smoothing=label_smoothing,
+        mixup=mixup,
+        cutmix=cutmix,
+        amp=amp,
+        compile=compile,
+        match_forwards=match_forwards,
+    )
+    check(chosen)
+    return chosen
+
+
+def check(chosen: Settings) -> None:
+    """Refuse what no run can have."""
+    for name, known in (
+        ("rule", EXPERIMENT_RULES),
+        ("optimizer", tuple(OPTIMIZERS)),
+        ("schedule", SCHEDULES),
+    ):
+        if getattr(chosen, name) not in known:
+            given = getattr(chosen, name)
+            raise UserError(f"{name} is {given!r}, expected one of {', '.join(known)}.")
+    for name, ok, expected in (
+        ("batch_size", chosen.batch_size >= 1, "a whole number of at least 1"),
+        ("lr", chosen.lr > 0, "a number above 0"),
+        ("label_smoothing", 0 <= chosen.label_smoothing < 1, "0 <= label_smoothing < 1"),
+        ("mixup", chosen.mixup >= 0, "a number of at least 0"),
+        ("cutmix", chosen.cutmix >= 0, "a number of at least 0"),
+    ):
+        if not ok:
+            raise UserError(f"{name} is {getattr(chosen, name)}, expected {expected}.")
+    try:
+        Pruner(1, chosen.epochs, delta=chosen.delta, rule=rule_of(chosen), seed=chosen.seed)
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error).replace("num_epochs", "epochs")) from error
+
+
+def rule_of(chosen: Settings) -> Rule:
+    """The rule that is meant, with its ratio."""
+    if chosen.rule == UNSCALED:
+        return Mean(0.5 if chosen.prune_ratio is None else chosen.prune_ratio, rescale=False)
+    return Pruner(1, 1, chosen.prune_ratio, rule=chosen.rule).rule
+
+
+def takes_ratio(rule: str) -> bool:
+    """Whether a rule has one ratio to set: `takes_ratio("mean")`."""
+    make = RULES.get(rule)
+    return rule == UNSCALED or (make is not None and "prune_ratio" in signature(make).parameters)
+
+
+def settings_of(run: dict[str, Any]) -> Settings | None:
+    """The settings that a run was done with; None for a run that does not say all of them."""
+    names = [field.name for field in fields(Settings)]
+    return Settings(**{name: run[name] for name in names}) if set(names) <= run.keys() else None

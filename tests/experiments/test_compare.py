@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from infobatch.cli import app
+from infobatch.experiments.compare import grid, matched, pending
+from infobatch.experiments.runs import append, read
+from infobatch.experiments.settings import Settings, settings, settings_of
+from infobatch.experiments.summary import summary
+from tests.experiments.files import started, until
+
+SMALL = ("compare", "--epochs", "2", "--seeds", "2", "--rules", "full,mean")
+
+
+def run_of(chosen: Settings, **results: Any) -> dict[str, Any]:
+    """The line of a run that was not run."""
+    numbers = {"accuracy": 0.9, "samples_saved": 0.0, "train_seconds": 2.0, "pruning_seconds": 0.1}
+    counts = {"num_samples": 100, "num_trained": 100 * chosen.epochs}
+    return {"format": 1, **asdict(chosen), **counts, **numbers, **results}
+
+
+# The grid -----------------------------------------------------------------------------------------
+
+
+def test_a_grid_has_each_cell_once_and_seeds_outermost() -> None:
+    cells = grid(
+        settings("digits"),
+        rules=["full", "mean", "tiers"],
+        seeds=range(2),
+        prune_ratios=[0.3, 0.5],
+        deltas=[0.5, 1.0],
+        optimizers=[("sgd", 0.1), ("adamw", 0.005)],
+    )
+    assert len(set(cells)) == len(cells)
+    # Per seed and optimizer: full once, mean 2 ratios x 2 deltas, tiers 2 deltas.
+    assert Counter(cell.rule for cell in cells) == {"full": 4, "mean": 16, "tiers": 8}
+    assert [cell.seed for cell in cells] == [0] * 14 + [1] * 14
+    assert {(cell.optimizer, cell.lr) for cell in cells} == {("sgd", 0.1), ("adamw", 0.005)}
+
+
+def test_what_is_finished_is_not_pending() -> None:
+    cells = grid(settings("digits"), rules=["full", "mean"], seeds=range(2))
+    done = [json.loads(json.dumps(run_of(cells[1])))]
+    assert pending(cells, done) == [cells[0], cells[2], cells[3]]
+    for change in ({"epochs": 3}, {"lr": 0.2}, {"prune_ratio": 0.4}, {"amp": True}):
+        assert cells[1] in pending(cells, [{**done[0], **change}])
+    older = {name: value for name, value in done[0].items() if name != "cutmix"}
+    assert pending(cells, [older]) == cells
+
+
+def test_matched_runs_have_the_forward_passes_of_their_rule() -> None:
+    mean = settings("digits", rule="mean", seed=3, epochs=10)
+    runs = [
+        run_of(mean, num_trained=660),
+        run_of(replace(mean, rule="full")),
+        run_of(replace(mean, rule="tiers"), num_trained=580),
+    ]
+    (cut,) = matched(runs, "mean")
+    assert (cut.rule, cut.epochs, cut.seed, cut.match_forwards) == ("full", 7, 3, "mean")
+    assert matched([*runs, run_of(cut)], "mean") == [cut]
+    assert matched([run_of(mean, num_trained=10)], "mean")[0].epochs == 1
+
+
+# The file -----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "runs.jsonl"
+    runs = [run_of(settings("digits", seed=seed)) for seed in range(3)]
+    for run in runs:
+        append(file, run)
+    notes: list[str] = []
+    assert read(file, notes.append) == runs
+    assert notes == []
+    assert settings_of(runs[1]) == settings("digits", seed=1)
+
+
+def test_half_a_line_older_formats_and_strange_lines_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    whole = run_of(settings("digits"))
+    lines = [
+        json.dumps({**whole, "format": 0}),
+        json.dumps({"rule": "mean"}),
+        "[1, 2]",
+        "",
+        "\x00\xff",
+        json.dumps(whole),
+        json.dumps(whole)[:50],
+    ]
+    file.write_bytes("\n".join(lines).encode("latin-1"))
+    notes: list[str] = []
+    assert read(file, notes.append) == [whole]
+    assert len(notes) == 5
+    append(file, whole)
+    assert read(file, notes.append) == [whole, whole]
+    assert read(tmp_path / "none.jsonl", notes.append) == []
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def test_the_summary_compares_with_full_training_of_the_same_seeds() -> None:
+    mean = settings("digits", rule="mean")
+    runs = [
+        run_of(replace(mean, rule="full"), accuracy=0.98, train_seconds=10.0),
+        run_of(replace(mean, rule="full", seed=1), accuracy=1.0, train_seconds=20.0),
+        run_of(mean, accuracy=0.97, train_seconds=7.0, pruning_seconds=0.7, samples_saved=0.3),
+        run_of(replace(mean, seed=2), train_seconds=70.0, pruning_seconds=7.0, samples_saved=0.5),
+        run_of(replace(mean, rule="full", epochs=28, match_forwards="mean")),
+        run_of(replace(mean, rule="full", epochs=27, seed=1, match_forwards="mean")),
+    ]
+    full, pruned, dagger = summary(runs)
+    assert (full.accuracy, full.num_runs, full.time_saved) == (0.99, 2, 0)
+    assert full.spread == pytest.approx(0.01 * 2**0.5)
+    assert pruned.time_saved == pytest.approx(0.3)  # seed 2 has no full training to compare with
+    assert pruned.samples_saved == pytest.approx(0.4)
+    assert pruned.overhead == pytest.approx(0.1)
+    assert (dagger.num_runs, dagger.time_saved) == (2, None)
+    assert json.dumps([row.as_dict() for row in (full, pruned, dagger)])
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return read(folder / "runs" / "runs.jsonl", lambda note: None)
+
+
+def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [*SMALL, "--match-forwards", "mean", "--json"]
+    first = CliRunner().invoke(app, options)
+    assert first.exit_code == 0, first.stderr
+    runs = lines_of(tmp_path)
+    assert [(run["rule"], run["seed"]) for run in runs[:4]] == [
+        ("full", 0), ("mean", 0), ("full", 1), ("mean", 1),
+    ]  # fmt: skip
+    assert [run["match_forwards"] for run in runs] == [None] * 4 + ["mean"] * 2
+    again = CliRunner().invoke(app, options)
+    assert again.stdout == first.stdout
+    assert lines_of(tmp_path) == runs
+    rows = json.loads(first.stdout)
+    assert [(row["rule"], row["num_runs"]) for row in rows] == [
+        ("full", 2),
+        ("mean", 2),
+        ("full", 2),
+    ]
+
+    # A killed writer, and a run of another version.
+    file = tmp_path / "runs" / "runs.jsonl"
+    kept = file.read_text().splitlines()
+    kept[1] = json.dumps({**runs[1], "format": 0})
+    file.write_text("\n".join(kept)[:-30])
+    repaired = CliRunner().invoke(app, options)
+    assert repaired.exit_code == 0
+    assert "runs.jsonl:2 has format 0" in repaired.stderr
+    assert "runs.jsonl:6 is not a whole line" in repaired.stderr
+    assert len(lines_of(tmp_path)) == 4 + 2
+    for name in ("history", "accuracy", "num_trained"):
+        assert lines_of(tmp_path)[4][name] == runs[1][name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_jobs_that_are_stopped_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["compare", "--epochs", "4", "--seeds", "2", "--rules", "full,mean"]
+    options += ["--checkpoint-every", "1"]
+    with started(*options, "--jobs", 2) as process:
+        until(lambda: list(tmp_path.glob("runs/checkpoints/*.pt")), process)
+        os.kill(process.pid, number)
+        _, errors = process.communicate()
+    assert process.returncode == (130 if number == signal.SIGINT else -9), errors
+    if number == signal.SIGINT:
+        assert "the same command goes on" in errors
+        assert "Traceback" not in errors
+    before = lines_of(tmp_path)
+    assert len(before) < 4
+    assert CliRunner().invoke(app, options).exit_code == 0
+    runs = lines_of(tmp_path)
+    assert Counter((run["rule"], run["seed"]) for run in runs) == {
+        (rule, seed): 1 for rule in ("full", "mean") for seed in (0, 1)
+    }
+    assert runs[: len(before)] == before
+    assert CliRunner().invoke(app, [*options, "--out", "unbroken"]).exit_code == 0
+    unbroken = read(tmp_path / "unbroken" / "runs.jsonl", lambda note: None)
+    assert histories(runs) == histories(unbroken)
+
+
+def histories(runs: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
+    return {(run["rule"], run["seed"]): run["history"] for run in runs}
+
+
+def test_a_job_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["compare", "--epochs", "400", "--seeds", "1", "--rules", "full,mean"]
+    with started(*options, "--jobs", 2, "--checkpoint-every", 1) as process:
+        until(lambda: len(list(tmp_path.glob("runs/checkpoints/*.pt"))) == 2, process)
+        os.kill(a_worker_of(process), signal.SIGKILL)
+        _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "died (exit code -9): run the same command again" in errors
+    assert "Traceback" not in errors
+
+
+def a_worker_of(process: subprocess.Popen[str]) -> int:
+    listing = ["ps", "ww", "--ppid", str(process.pid), "-o", "pid=,args="]
+    lines = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(int(line.split()[0]) for line in lines if "spawn_main" in line)
