@@ -134,9 +134,7 @@ def stopped_after(num_steps: int, chosen: Settings, task: Task, folder: Path) ->
     """Stop a run after so many steps, as Ctrl-C does."""
     heard: list[Progress] = []
     keeping = Keeping(folder / "checkpoint.pt", resume=True, every=0)
-    done = train(
-        chosen, task, keeping, stop=lambda: len(heard) >= num_steps, report=heard.append
-    )
+    done = train(chosen, task, keeping, stop=lambda: len(heard) >= num_steps, report=heard.append)
     assert isinstance(done, Stopped)
     assert done.checkpoint.exists()
     return heard[-1]
@@ -225,7 +223,9 @@ def test_other_settings_learn(task: Task, tmp_path: Path, changes: dict[str, Any
     assert finished(small(epochs=8, **changes), plain, tmp_path)["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize("changes", [{"mixup": 0.2}, {"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}])
+@pytest.mark.parametrize(
+    "changes", [{"mixup": 0.2}, {"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}]
+)
 def test_mixed_images_learn(task: Task, tmp_path: Path, changes: dict[str, Any]) -> None:
     pytest.importorskip("infobatch.mixing")
     plain = replace(task, crop=0, flip=False)
