@@ -27,7 +27,8 @@ def test_bias_angle_and_noise_of_known_gradients() -> None:
     rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     half_each = torch.tensor([[2.0, 0.0], [0.0, 2.0]])  # one of the two, doubled
     found = gradients.compare(rows, half_each)
-    assert found["relative_bias"] == found["angle_of_mean"] == 0
+    assert found["relative_bias"] == pytest.approx(0, abs=1e-6)
+    assert found["angle_of_mean"] == pytest.approx(0, abs=1e-6)
     assert found["mean_angle"] == pytest.approx(45)
     assert found["std_to_expectation"] == pytest.approx(2**0.5)
     first_only = torch.tensor([[1.0, 0.0]] * 3)

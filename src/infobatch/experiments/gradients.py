@@ -91,9 +91,9 @@ def _norm(vector: Tensor) -> float:
 
 
 def _angle(one: Tensor, other: Tensor) -> float:
-    """In degrees."""
-    cosine = float(one.double() @ other.double()) / (_norm(one) * _norm(other))
-    return math.degrees(math.acos(min(1.0, cosine)))
+    """In degrees; by the half angle, which is exact for small ones too."""
+    u, v = one.double() / _norm(one), other.double() / _norm(other)
+    return math.degrees(2 * math.atan2(_norm(u - v), _norm(u + v)))
 
 
 def measure(
