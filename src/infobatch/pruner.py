@@ -183,21 +183,20 @@ class Pruner:
         if self._handed_out is not None and self._is_repeat(losses, indices):
             return weighted_mean(losses, self.batch_weights)
         record, places = self._batch(losses, indices)
-        running = self._running_epoch()
+        running, self._device = self._running_epoch(), losses.device
         if running.num_updates == 0:
             self._agree()
             running.num_to_report = self._num_to_report(record.share)
-        device = losses.device
-        record.to(device)
+        record.to(self._device)
         weights = record.weights(places)
         record.write(places, recorded)
         # What prunes nothing is to the last bit what it would be without the library.
         as_given = mask is None and record.all_one(places)
         loss = given.mean() if as_given else weighted_mean(losses, weights)
-        self._last_weights, self._device = weights, device
+        self._last_weights = weights
         running.num_updates += 1
         self._steps_done += 1
-        if running.num_to_report is not None and record.has(running.num_to_report):
+        if self._ends_epoch(record):
             self._close(self._epoch + 1, stacklevel=5)  # above `untraced` and what it calls
         return loss
 
@@ -207,6 +206,16 @@ class Pruner:
             return None
         current = self._sampler.current
         return len(share) if current is None else current.end  # less with drop_last
+
+    def _ends_epoch(self, record: Record) -> bool:
+        """Whether a batch just reported is the last: of all ranks, so that all end together."""
+        num_to_report = self._running_epoch().num_to_report
+        if num_to_report is None:
+            return False
+        if isinstance(record, IndexedRecord) and record.share.num_ranks > 1:
+            # A rank may leave samples out of its reports; what was handed out is the same on all.
+            return self._handed_out is not None and self._handed_out.is_last_of(num_to_report)
+        return record.has(num_to_report)
 
     def _is_repeat(self, losses: Tensor, indices: Tensor | Sequence[int] | None) -> bool:
         """Whether a batch handed out is reported again after it has closed its epoch."""
@@ -247,11 +256,13 @@ class Pruner:
         """
         if distributed.num_ranks() > 1:
             with on_host():
-                self._running_epoch().sync()
+                self._agree()
+                self._running_epoch().sync(self._device)
 
     def _close(self, next_epoch: int, *, stacklevel: int = 3) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
+            self._agree()
             num_nonfinite, closed = self._merge(), self._epoch
             self._enter(next_epoch)
             self._agree()
@@ -273,7 +284,7 @@ class Pruner:
             current.check_finished()
         if self._handed_out is not None and self._handed_out.epoch == self._epoch:
             self._handed_out.check_finished()
-        return self._take(running.merged())
+        return self._take(running.merged(self._device))
 
     def _take(self, reported: Reported) -> int:
         """Take what was reported as scores; how many of the losses are not finite."""
@@ -293,6 +304,7 @@ class Pruner:
         if self._agreed or distributed.num_ranks() == 1:
             return
         distributed.check_same(
+            self._device,
             num_samples=self.num_samples,
             seed=self.seed,
             num_epochs=self.num_epochs or 0,

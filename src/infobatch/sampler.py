@@ -71,11 +71,11 @@ class PlanSampler(Sampler[int]):
         """For loops that tell their sampler the epoch, as torch's DistributedSampler wants it."""
         self._set_epoch(epoch)
 
-    def begin(self, newcomer: Pass) -> Tensor:
+    def begin(self, newcomer: Pass) -> Share:
         """A loader draws its first index: what to go through."""
         share = self._begin(self._sharded)
         self._turn.current = newcomer
-        return share.indices
+        return share
 
     def end(self) -> None:
         """The epoch is over."""
@@ -112,9 +112,14 @@ class Pass(Iterator[int]):
         """Whether the loader asked for more than there is."""
 
     def _chunks(self) -> Iterator[Iterator[int]]:
-        indices = self._sampler.begin(self)
+        share = self._sampler.begin(self)
+        indices = share.indices
         if self._iter_calls_at_start > 1:
             self._batch_size = self._iter_calls_at_start
+            if len(indices) < self._batch_size and share.done is not None:
+                # Too little is left of a resumed epoch to fill a batch: that was all of it.
+                self._sampler.set_epoch(share.plan.epoch + 1)
+                return
             indices = self._whole_batches(indices, self._batch_size)
         self.end = len(indices)
         for start in range(0, len(indices), CHUNK):
@@ -252,9 +257,11 @@ class HandedOut:
             raise ValueError("indices must be a tensor of at least one sample.")
         self._indices = indices
         self._num_taken = self._times_reported = self._num_unreported_before = 0
+        self._num_handed_out = len(indices)
         self.epoch = epoch
         if before is not None and before.epoch == epoch:
             before._check_whole()
+            self._num_handed_out += before._num_handed_out
             self._num_unreported_before = before._num_unreported_before
             self._num_unreported_before += before._times_reported == 0
 
@@ -262,6 +269,10 @@ class HandedOut:
     def new_batch(self) -> Tensor | None:
         """The batch, where none of it was reported yet."""
         return self._indices if self._num_taken == 0 else None
+
+    def is_last_of(self, num_samples: int) -> bool:
+        """Whether all of it is reported, and with it so many samples were handed out."""
+        return self._num_handed_out == num_samples and self._num_taken == len(self._indices)
 
     def take(self, num_losses: int) -> Tensor:
         """The samples of the next losses; after the last, a batch may be reported again."""
