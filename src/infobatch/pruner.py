@@ -140,9 +140,10 @@ class Pruner:
     @property
     def metrics(self) -> dict[str, float]:
         """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
-        epoch, run = self._savings_of_epoch(self.num_reported), self.savings
+        running, run = self._savings_of_epoch(self.num_reported), self.savings
+        epoch = running if running.num_trained else self._last_savings
         return {
-            "infobatch/kept_fraction": 1 - (epoch if epoch.num_full else self._last_savings).fraction,
+            "infobatch/kept_fraction": 1 - epoch.fraction,
             "infobatch/saved": run.fraction,
             "infobatch/num_trained": run.num_trained,
             "infobatch/num_nonfinite": self.num_nonfinite,
