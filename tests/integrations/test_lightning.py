@@ -433,7 +433,7 @@ def test_the_package_named_pytorch_lightning_works_too(tmp_path: Path) -> None:
 def runs_on_rank(folder: Path) -> list[dict[str, Any]]:
     """Under Lightning's DDP strategy, in a process that is one of two: a run, and it resumed."""
     os.environ["LOCAL_RANK"] = str(dist.get_rank())
-    options: dict[str, Any] = {"schedule": "one-cycle", "devices": 2, "strategy": "ddp"}
+    options: dict[str, Any] = {"schedule": "lambda", "devices": 2, "strategy": "ddp"}
     epochs, batches = Save(folder, "epoch"), Save(folder, "batch", after_step=25)
     whole = fit(folder, epochs, batches, **options)
     outcomes = [outcome(whole)]
