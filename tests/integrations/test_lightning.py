@@ -34,8 +34,6 @@ pytestmark = [
     # The loader is not resumable by itself: the callback knows where to go on.
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec"),
 ]
 
 
@@ -480,6 +478,13 @@ def two_shares_in_one_process(rates: list[float]) -> tuple[list[Any], nn.Module]
     return list(steps), net
 
 
+def own_samples(run: dict[str, Any]) -> list[list[tuple[int, float]]]:
+    """Step by step, without the repeat at weight 0 that fills up a share."""
+    return [
+        [pair for pair in zip(*step, strict=True) if pair[1] > 0] for step in run["trail"].steps
+    ]
+
+
 def test_two_processes_train_their_shares_save_and_resume(tmp_path: Path) -> None:
     ranks = on_ranks(2, runs_on_rank, tmp_path, tmp_path)
     steps, net = two_shares_in_one_process(ranks[0][0]["trail"].rates)
@@ -498,7 +503,7 @@ def test_two_processes_train_their_shares_save_and_resume(tmp_path: Path) -> Non
         for run in resumed:
             num_steps = run["steps before"]
             assert 0 < num_steps < len(whole["trail"].steps)
-            assert run["trail"].steps == whole["trail"].steps[num_steps:]
+            assert own_samples(run) == own_samples(whole)[num_steps:]
             assert run["trail"].rates == whole["trail"].rates[num_steps:]
             assert run["savings"] == whole["savings"]
             assert all(map(torch.equal, run["parameters"], whole["parameters"]))
