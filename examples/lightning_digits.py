@@ -64,9 +64,11 @@ def main() -> None:
         callbacks=[InfoBatchCallback(train_data)],
     )
     model = Classifier(train_data)
-    trainer.fit(model, loader, DataLoader(to_test, batch_size=360), ckpt_path=options.resume)
-    print(f"accuracy {trainer.callback_metrics['accuracy']:.1%}", end=", ")
-    print(f"{train_data.savings.fraction:.0%} of the samples saved")
+    test_loader = DataLoader(to_test, batch_size=360)
+    trainer.fit(model, loader, test_loader, ckpt_path=options.resume)
+    (result,) = trainer.validate(model, test_loader, verbose=False)
+    saved = train_data.savings.fraction
+    print(f"accuracy {result['accuracy']:.1%}, {saved:.0%} of the samples saved")
 
 
 if __name__ == "__main__":

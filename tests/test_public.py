@@ -33,7 +33,8 @@ def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
         "batch_weights", "epoch", "hand_out", "load_state_dict", "metrics", "num_nonfinite",
-        "num_reported", "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "sync", "update",
+        "num_reported", "plan", "sampler", "savings", "scores", "set_epoch", "state_dict",
+        "sync", "update",
     }  # fmt: skip
 
 

@@ -39,6 +39,7 @@ def test_lightning(
     assert saved(result) > 15
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     run("lightning_digits.py", monkeypatch, *options, "--resume", str(checkpoint))
+    assert capsys.readouterr().out.splitlines()[-1] == result
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves that to Python

@@ -80,9 +80,7 @@ class InfoBatchCallback(Callback):
         assert loop._combined_loader is not None
         assert loop._data_fetcher is not None
         loop._combined_loader.limits = [float("inf")]  # it was the length of this epoch
-        if self._to_load is not None:
-            self.train_data.load_state_dict(self._to_load)
-            self._to_load = None
+        if self._load():
             iter(loop._data_fetcher)  # the one there is may have begun in another epoch
 
         num_batches, batches = len(loader), loop.epoch_loop.batch_progress
@@ -136,6 +134,18 @@ class InfoBatchCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Not yet: `configure_optimizers`, which comes next, must find the length of a full epoch.
         self._to_load = state_dict
+
+    def _load(self) -> bool:
+        """Whether there was a state to load."""
+        if self._to_load is None:
+            return False
+        self.train_data.load_state_dict(self._to_load)
+        self._to_load = None
+        return True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Of a run that had ended already, training does not even start."""
+        self._load()
 
 
 def is_trial(trainer: Any) -> bool:
