@@ -7,13 +7,12 @@ compares what the loader has drawn with what was reported, and refuses what cann
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import length_hint
 
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from infobatch.errors import OrderError
 from infobatch.share import Share
@@ -36,12 +35,14 @@ class Turn:
 
 
 class PlanSampler(Sampler[int]):
-    """The indices of the current epoch, for a DataLoader: `sampler=train_data.sampler`.
+    """The indices of the current epoch, for a DataLoader: all of them, the same on all ranks.
 
-    With a process group these are this rank's share; `unsharded` has all of them, for frameworks
-    that shard by themselves. Every iteration is a `Pass` of its own, which begins with the first
-    index drawn: asking for an iterator, once or twice, changes nothing.
+    Every iteration is a `Pass` of its own, which begins with the first index drawn: asking for an
+    iterator, once or twice, changes nothing.
     """
+
+    sharded = False
+    """Whether it gives this rank's share only."""
 
     def __init__(
         self,
@@ -52,7 +53,6 @@ class PlanSampler(Sampler[int]):
         self._share = share
         self._begin = begin
         self._turn = Turn()
-        self._sharded = True
         self._set_epoch = set_epoch
 
     @property
@@ -60,20 +60,13 @@ class PlanSampler(Sampler[int]):
         """The pass that losses are reported for; None between epochs."""
         return self._turn.current
 
-    @property
-    def unsharded(self) -> PlanSampler:
-        """The whole epoch, the same on all ranks; report it by index."""
-        whole = copy.copy(self)
-        whole._sharded = False
-        return whole
-
     def set_epoch(self, epoch: int) -> None:
         """For loops that tell their sampler the epoch, as torch's DistributedSampler wants it."""
         self._set_epoch(epoch)
 
     def begin(self, newcomer: Pass) -> Share:
         """A loader draws its first index: what to go through."""
-        share = self._begin(self._sharded)
+        share = self._begin(self.sharded)
         self._turn.current = newcomer
         return share
 
@@ -85,7 +78,24 @@ class PlanSampler(Sampler[int]):
         return Pass(self)
 
     def __len__(self) -> int:
-        return len(self._share(self._sharded))
+        return len(self._share(self.sharded))
+
+
+class ShareSampler(PlanSampler, DistributedSampler[int]):
+    """With a process group, this rank's share of the epoch: `sampler=train_data.sampler`.
+
+    It has the name of a DistributedSampler since it does the work of one: frameworks that share
+    out the samples of any other kind (Lightning) leave it alone.
+    """
+
+    sharded = True
+
+    @property
+    def unsharded(self) -> PlanSampler:
+        """The whole epoch, for frameworks that shard by themselves; report it by index."""
+        whole = PlanSampler(self._share, self._begin, self._set_epoch)
+        whole._turn = self._turn
+        return whole
 
 
 class Pass(Iterator[int]):
