@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import tests.vision  # noqa: F401  # transformers imports torchvision where it finds it
 from infobatch import Pruner
 from infobatch.integrations.transformers import INDEX, InfoBatchTrainer
-from infobatch.schedule import Schedule
 
 # isort: split
 from transformers import (
@@ -24,7 +20,6 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     TrainingArguments,
-    get_scheduler,
 )
 
 NUM_EPOCHS = 6
@@ -126,50 +121,49 @@ def shares(indices: Tensor, num_ranks: int) -> list[list[Tensor]]:
 
 
 def plain_loop(
-    model: Any, *, accumulate: int = 1, num_ranks: int = 1, rule: str = "mean"
+    model: Any, *, accumulate: int = 1, num_ranks: int = 1
 ) -> tuple[list[list[Step]], Pruner, list[float]]:
     """Train a language model on the plan, all ranks in one process; steps per rank, and rates."""
-    data, pruner = sequences(), Pruner(50, NUM_EPOCHS, rule=rule, seed=7)
+    data, pruner = sequences(), Pruner(50, NUM_EPOCHS, seed=7)
     steps: list[list[Step]] = [[] for _ in range(num_ranks)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    full = -(-(-(-50 // (BATCH_SIZE * num_ranks))) // accumulate)
-    curve = get_scheduler(
-        "linear", optimizer, num_warmup_steps=0, num_training_steps=NUM_EPOCHS * full
-    )
-    of_curve = Schedule(curve, pruner, batch_size=BATCH_SIZE * num_ranks, accumulate=accumulate)
+    full_steps = -(-(-(-50 // (BATCH_SIZE * num_ranks))) // accumulate)
+    rates: list[float] = []
     model.train()
-    global_step, rates = 0, []
     for epoch in range(NUM_EPOCHS):
-        pruner.set_epoch(epoch)
-        weight_of = dict(zip(pruner.plan.indices.tolist(), pruner.plan.weights.tolist(), strict=True))
-        of_rank = shares(pruner.plan.indices, num_ranks)
+        plan = pruner.plan
+        weight_of = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+        of_rank = shares(plan.indices, num_ranks)
+        loss_of: list[dict[int, Tensor]] = [{} for _ in range(num_ranks)]
         num_batches = len(of_rank[0])
-        for start in range(0, num_batches, accumulate):
-            group = range(start, min(start + accumulate, num_batches))
-            step = [
-                (rank, of_rank[rank][number]) for number in group for rank in range(num_ranks)
-            ]
+        num_steps = -(-num_batches // accumulate)
+        for number in range(num_steps):
+            group = range(number * accumulate, min((number + 1) * accumulate, num_batches))
+            step = [(rank, of_rank[rank][batch]) for batch in group for rank in range(num_ranks)]
             num_targets = sum(len(data[i]["input_ids"]) - 1 for _, batch in step for i in batch)
+            done = epoch * full_steps + full_steps * number // num_steps
+            rates.append(0.3 * (1 - done / (NUM_EPOCHS * full_steps)))
+            optimizer.param_groups[0]["lr"] = rates[-1]
             optimizer.zero_grad()
-            losses: dict[int, Tensor] = {}
             for rank, batch in step:
-                inputs = collate_tokens([data[i] for i in batch])
+                samples = batch.tolist()
+                inputs = collate_tokens([data[i] for i in samples])
                 labels = inputs.pop("labels")
                 logits = model(**inputs).logits
-                weights = torch.tensor([weight_of[i] for i in batch.tolist()])
-                for row, sample in enumerate(batch.tolist()):
-                    num_tokens = len(data[sample]["input_ids"])
-                    tokens = cross_entropy(
-                        logits[row, : num_tokens - 1], labels[row, 1:num_tokens], reduction="none"
+                for row, sample in enumerate(samples):
+                    end = len(data[sample]["input_ids"])
+                    losses = cross_entropy(
+                        logits[row, : end - 1], labels[row, 1:end], reduction="none"
                     )
-                    (weights[row] * tokens.sum() / num_targets).backward(retain_graph=True)
-                    losses.setdefault(sample, tokens.mean().detach())
-                steps[rank].append(Step(global_step, batch.tolist(), weights.tolist()))
-            pruner.update(torch.stack(list(losses.values())), list(losses))
+                    loss = weight_of[sample] * losses.sum() / num_targets
+                    loss.backward(retain_graph=True)
+                    loss_of[rank][sample] = losses.mean().detach()
+                weights = [weight_of[sample] for sample in samples]
+                steps[rank].append(Step(len(rates) - 1, samples, weights))
             optimizer.step()
-            of_curve.step()
-            rates.append(of_curve.get_last_lr()[0])
-            global_step += 1
+        # What was repeated on another rank counts with its larger loss.
+        last = {i: max(of[i] for of in loss_of if i in of) for i in plan.indices.tolist()}
+        pruner.update(torch.stack(list(last.values())), list(last))
     return steps, pruner, rates
 
 
@@ -188,16 +182,3 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         torch.allclose(one[name], other[name], rtol=1e-4, atol=1e-5) for name in one
     )
-
-
-def as_launched() -> None:
-    """What a launcher tells a process, for frameworks that look there."""
-    os.environ |= {
-        "RANK": str(dist.get_rank()), "LOCAL_RANK": str(dist.get_rank()),
-        "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_WORLD_SIZE": str(dist.get_world_size()),
-        "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
-    }  # fmt: skip
-
-
-def copy_of(model: Any) -> Any:
-    return copy.deepcopy(model)

@@ -44,9 +44,12 @@ class PreparedLoader(Iterable[Any]):
         self._data = train_data
 
     def __iter__(self) -> Iterator[Any]:
-        data, prepared, epoch = self._data, self._prepared, self._data.epoch
-        num_samples = len(data.sampler.unsharded)
+        data, prepared, epoch = self._data, self._prepared, None
+        # accelerate counts iterations and tells the sampler: after a resume, the wrong number.
+        prepared.set_epoch(data.epoch)
         for indices, batch in prepared:
+            if data.epoch != epoch:  # the first batch
+                epoch, num_samples = data.epoch, len(data.sampler.unsharded)
             if prepared.remainder > -1:
                 # accelerate takes it from the size of the data set, and gather_for_metrics would
                 # cut the last batch of a shorter epoch there.

@@ -150,7 +150,7 @@ class InfoBatchTrainer(transformers.Trainer):
         self._check_loss(loss, losses, targets, indices, num_items_in_batch, outputs)
         self.pruner.update(losses.detach(), indices, mask=targets)
         if is_pruned:
-            of_sample = torch.where(targets, losses, 0).flatten(1).sum(1)
+            of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
             # The Trainer's loss is the sum over all targets, over a number that is its own business.
             per_target = loss.detach() / of_sample.detach().sum()
             loss = (of_sample * self.pruner.batch_weights).sum() * per_target
