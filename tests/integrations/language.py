@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +50,9 @@ def sequences(num_samples: int = 50) -> list[dict[str, Any]]:
 
 def collate(items: list[dict[str, Any]], *, language_model: bool) -> dict[str, Tensor]:
     length = max(len(item["input_ids"]) for item in items)
-    ids = torch.tensor([item["input_ids"] + [0] * (length - len(item["input_ids"])) for item in items])
+    ids = torch.tensor(
+        [item["input_ids"] + [0] * (length - len(item["input_ids"])) for item in items]
+    )
     labels = ids.clone().masked_fill(ids == 0, -100)
     labels[:, 0] = -100  # a prompt
     if not language_model:
@@ -127,7 +130,7 @@ def plain_loop(
     data, pruner = sequences(), Pruner(50, NUM_EPOCHS, seed=7)
     steps: list[list[Step]] = [[] for _ in range(num_ranks)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    full_steps = -(-(-(-50 // (BATCH_SIZE * num_ranks))) // accumulate)
+    full_steps = ceil(ceil(50 / (BATCH_SIZE * num_ranks)) / accumulate)
     rates: list[float] = []
     model.train()
     for epoch in range(NUM_EPOCHS):

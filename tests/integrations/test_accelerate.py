@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Sampler, TensorDataset
 
 import infobatch
 from infobatch import InfoBatch, OrderError
@@ -58,7 +62,7 @@ def train(
     model: Any = nn.Linear(3, 2)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
     train_data = InfoBatch(TensorDataset(x, y, torch.arange(50)), NUM_EPOCHS, rule=rule)
-    steps = -(-(-(-50 // (BATCH_SIZE * accelerator.num_processes))) // accumulate)
+    steps = ceil(ceil(50 / (BATCH_SIZE * accelerator.num_processes)) / accumulate)
     curve = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps * NUM_EPOCHS)
     schedule: Any = Schedule(curve, train_data, batch_size=BATCH_SIZE, accumulate=accumulate)
     batches: Any = infobatch.DataLoader(train_data, batch_size=BATCH_SIZE, sharded=False)
@@ -92,6 +96,46 @@ def train(
     )
 
 
+class PlanOrder(Sampler[int]):
+    """The order of the pruner's epochs, for accelerate without the library."""
+
+    pruner = infobatch.Pruner(50, NUM_EPOCHS, rule="full")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.pruner.plan.indices.tolist())
+
+    def __len__(self) -> int:
+        return 50
+
+    def set_epoch(self, epoch: int) -> None:
+        self.pruner.set_epoch(epoch)
+
+
+def train_without_the_library(*, accumulate: int) -> Tensor:
+    """The same loop with a stock loader and loss; the parameters."""
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    x, y = points()
+    model: Any = nn.Linear(3, 2)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
+    steps = ceil(ceil(50 / (BATCH_SIZE * accelerator.num_processes)) / accumulate)
+    total = steps * NUM_EPOCHS * accelerator.num_processes  # accelerate steps once per process
+    curve: Any = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=total)
+    batches: Any = torch.utils.data.DataLoader(TensorDataset(x, y), BATCH_SIZE, sampler=PlanOrder())
+    model, optimizer, batches, curve = accelerator.prepare(model, optimizer, batches, curve)
+    criterion = nn.CrossEntropyLoss()
+    for _ in range(NUM_EPOCHS):
+        for inputs, targets in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(criterion(model(inputs), targets))
+                optimizer.step()
+                curve.step()
+                optimizer.zero_grad()
+    weights: Tensor = accelerator.unwrap_model(model).weight.detach().clone()
+    return weights
+
+
 def plain_loop(
     *, accumulate: int = 1, num_ranks: int = 1
 ) -> tuple[list[list[list[int]]], list[float], Tensor]:
@@ -100,7 +144,7 @@ def plain_loop(
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     pruner = infobatch.Pruner(50, NUM_EPOCHS)
-    full_steps = -(-(-(-50 // (BATCH_SIZE * num_ranks))) // accumulate)
+    full_steps = ceil(ceil(50 / (BATCH_SIZE * num_ranks)) / accumulate)
     seen: list[list[list[int]]] = [[] for _ in range(num_ranks)]
     rates = [0.5]
     for epoch in range(NUM_EPOCHS):
@@ -144,6 +188,13 @@ def test_it_trains_as_a_plain_loop_does(accumulate: int) -> None:
     assert run.saved > 0.1
 
 
+def test_full_is_what_accelerate_does_alone() -> None:
+    full = train(accumulate=3, rule="full")
+    torch.testing.assert_close(
+        full.parameters, train_without_the_library(accumulate=3), rtol=0, atol=1e-7
+    )
+
+
 @pytest.mark.parametrize("save_at", [2, 13, 19])  # within the first epoch, at its end, in the next
 def test_a_resumed_run_ends_as_if_nothing_had_happened(tmp_path: Path, save_at: int) -> None:
     whole = train(save_at=save_at, folder=tmp_path)
@@ -159,6 +210,13 @@ def test_a_loader_without_indices_is_refused() -> None:
     loader = torch.utils.data.DataLoader(data, sampler=data.sampler)
     with pytest.raises(TypeError, match="whose batches have no indices, expected what"):
         PreparedLoader(Accelerator(cpu=True).prepare(loader), data)
+
+
+def test_without_accelerate_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "infobatch.integrations.accelerate")
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install infobatch\[accelerate\]"):
+        importlib.import_module("infobatch.integrations.accelerate")
 
 
 def test_a_peek_costs_nothing() -> None:
@@ -191,6 +249,8 @@ def in_two_processes(folder: Path) -> dict[str, Any]:
         "resumed in an epoch": train(accumulate=2, folder=folder, resume=True),
         "at an end": train(accumulate=2, save_at=7, folder=folder / "end"),
         "resumed at an end": train(accumulate=2, folder=folder / "end", resume=True),
+        "full": train(accumulate=2, rule="full").parameters,
+        "alone": train_without_the_library(accumulate=2),
         "gathered": gather_metrics(),
     }
 
@@ -229,4 +289,5 @@ def test_two_processes_train_as_a_plain_loop_does(tmp_path: Path) -> None:
         num_left = run.num_batches[1] - 3
         assert num_left > 0
         assert found["resumed in an epoch"].batches[:num_left] == run.batches[9 : 9 + num_left]
+        torch.testing.assert_close(found["full"], found["alone"], rtol=0, atol=1e-7)
         assert found["gathered"] == [True] * NUM_EPOCHS

@@ -1,7 +1,9 @@
-"""transformers' Trainer: the same samples in the same steps with the same weights as a plain loop."""
+"""transformers' Trainer: the same samples, steps and weights as in a plain loop."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,9 @@ from tests.integrations.launched import as_launched
 from tests.ranks import on_ranks
 
 # isort: split
-from torch.nn.functional import cross_entropy
 import trl
 from datasets import Dataset
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Trainer
 from transformers.trainer_utils import IntervalStrategy
 
@@ -239,7 +241,7 @@ def test_a_data_set_of_datasets_with_columns_that_the_model_does_not_know(tmp_pa
 def test_a_resumed_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, model: Any, drop_last: bool
 ) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1,
         "dataloader_drop_last": drop_last,
     }  # fmt: skip
@@ -259,7 +261,7 @@ def test_a_resumed_run_ends_as_if_nothing_had_happened(
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    settings = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 2}
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 2}
     trainer_of(llama(), tmp_path / "a", **settings).train()
     checkpoint = tmp_path / "a" / "checkpoint-3"
     other = trainer_of(llama(), tmp_path / "b", per_device_train_batch_size=5, num_train_epochs=2)
@@ -273,6 +275,13 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 # Refusals ----------------------------------------------------------------------------------------
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "infobatch.integrations.transformers")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install infobatch\[transformers\]"):
+        importlib.import_module("infobatch.integrations.transformers")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +344,11 @@ def test_drop_last_that_leaves_nothing_is_refused(tmp_path: Path) -> None:
 def in_two_processes(folder: Path) -> dict[str, Any]:
     """All that is asked of two processes, in one pair: starting them takes the time."""
     as_launched()
-    settings = {"gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    settings: dict[str, Any] = {
+        "gradient_accumulation_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
     pruned = trainer_of(llama(), folder / "whole", **settings)
     pruned.train()
     results: dict[str, Any] = {

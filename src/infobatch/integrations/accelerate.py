@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from infobatch.dataset import InfoBatch
-from infobatch.loader import DataLoader, Numbered
+from infobatch.loader import Numbered
 
 try:
     import accelerate  # noqa: F401
@@ -23,9 +23,9 @@ except ModuleNotFoundError as error:
 class PreparedLoader(Iterable[Any]):
     """The batches of a prepared loader, without their indices: `update(losses)` knows the samples.
 
-    >>> from torch import zeros
-    >>> train_data = InfoBatch(zeros(100, 2), num_epochs=10)
-    >>> loader = DataLoader(train_data, batch_size=8, sharded=False)
+    >>> import infobatch, torch
+    >>> train_data = InfoBatch(torch.zeros(100, 2), num_epochs=10)
+    >>> loader = infobatch.DataLoader(train_data, batch_size=8, sharded=False)
     >>> loader = PreparedLoader(accelerate.Accelerator(cpu=True).prepare(loader), train_data)
     >>> for batch in loader:
     ...     loss = train_data.update(batch.sum(1))

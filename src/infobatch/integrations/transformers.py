@@ -46,8 +46,8 @@ STATE_FILE = "infobatch.pt"
 class InfoBatchTrainer(transformers.Trainer):
     """A Trainer that prunes: write it where you wrote `Trainer`; nothing else changes.
 
-    It is also a mixin, `class MyTrainer(InfoBatchTrainer, SFTTrainer): ...`. Settings are attributes
-    of the class, with the meaning they have for `InfoBatch`.
+    It is also a mixin, `class MyTrainer(InfoBatchTrainer, SFTTrainer): ...`. Settings are
+    attributes of the class, with the meaning they have for `InfoBatch`.
 
     >>> class MyTrainer(InfoBatchTrainer):
     ...     rule = "tiers"
@@ -57,6 +57,8 @@ class InfoBatchTrainer(transformers.Trainer):
     delta: float = 0.875
     rule: Rule | str | None = None
 
+    train_dataset: Any
+    data_collator: Any
     _pruner: Pruner | None = None
     _loss_is_known = False
 
@@ -80,7 +82,9 @@ class InfoBatchTrainer(transformers.Trainer):
             )
         return self._pruner
 
-    def token_losses(self, outputs: Mapping[str, Any], labels: Tensor) -> tuple[Tensor, Tensor]:
+    def token_losses(
+        self, outputs: Mapping[str, Any], labels: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The loss of each target of each sample, and which places are targets.
 
         Override it if your model has another loss than the cross entropy of its labels. `outputs`
@@ -137,7 +141,7 @@ class InfoBatchTrainer(transformers.Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The Trainer's own loss, with its own normalisation; weighted where the epoch is pruned."""
+        """The Trainer's own loss in its own normalisation, weighted where the epoch is pruned."""
         indices = inputs.pop(INDEX, None)
         if indices is None:  # an evaluation
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -151,7 +155,7 @@ class InfoBatchTrainer(transformers.Trainer):
         self.pruner.update(losses.detach(), indices, mask=targets)
         if is_pruned:
             of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
-            # The Trainer's loss is the sum over all targets, over a number that is its own business.
+            # The Trainer's loss is the sum over all targets by a number that is its own business.
             per_target = loss.detach() / of_sample.detach().sum()
             loss = (of_sample * self.pruner.batch_weights).sum() * per_target
         return (loss, outputs) if return_outputs else loss
@@ -251,7 +255,7 @@ class InfoBatchTrainer(transformers.Trainer):
         resume_from_checkpoint: str | None,
         trial: Any,
     ) -> tuple[int, int]:
-        place = super()._init_training_state(
+        place: tuple[int, int] = super()._init_training_state(
             max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
         )
         if resume_from_checkpoint is None:
@@ -293,7 +297,9 @@ class InfoBatchTrainer(transformers.Trainer):
                 "packing (or padding_free) merges samples, and a merged sample has no loss of its "
                 "own: set packing=False and padding_free=False."
             )
-        if not (hasattr(self.train_dataset, "__len__") and hasattr(self.train_dataset, "__getitem__")):
+        if not (
+            hasattr(self.train_dataset, "__len__") and hasattr(self.train_dataset, "__getitem__")
+        ):
             raise TypeError(
                 f"train_dataset is a {type(self.train_dataset).__name__}, which cannot skip "
                 "samples: expected a data set with __getitem__ and __len__."
