@@ -68,15 +68,18 @@ def collate_tokens(items: list[dict[str, Any]]) -> dict[str, Tensor]:
     return collate(items, language_model=True)
 
 
+SMALL_BERT: dict[str, Any] = {
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 16, "initializer_range": 0.3,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+
+
 def bert(dropout: float = 0.0) -> Any:
     torch.manual_seed(0)
     return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-            num_attention_heads=2, max_position_embeddings=16, hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout, initializer_range=0.3,
-        )
-    )  # fmt: skip
+        BertConfig(**{**SMALL_BERT, "hidden_dropout_prob": dropout})
+    )
 
 
 def llama(dropout: float = 0.0) -> Any:

@@ -13,10 +13,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from infobatch import Pruner, StateError
+from infobatch.schedule import Schedule
 from tests.conftest import same_state
 from tests.integrations.language import (
     BATCH_SIZE,
     NUM_EPOCHS,
+    SMALL_BERT,
     Recorded,
     arguments,
     bert,
@@ -36,7 +38,12 @@ from tests.ranks import on_ranks
 import trl
 from datasets import Dataset
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedTokenizerFast, Trainer
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    Trainer,
+)
 from transformers.trainer_utils import IntervalStrategy
 
 
@@ -217,12 +224,12 @@ def test_workers_and_a_peek_change_nothing(tmp_path: Path) -> None:
 
 
 def test_each_run_starts_anew(tmp_path: Path) -> None:
-    trainer = trainer_of(llama(), tmp_path)
+    trainer = trainer_of(llama(), tmp_path, num_train_epochs=3)
     trainer.train()
     first, trainer.steps = trainer.steps, []
     trainer.train()
     assert trainer.steps[:13] == first[:13]
-    assert trainer.pruner.epoch == NUM_EPOCHS
+    assert trainer.pruner.epoch == 3
 
 
 def test_a_data_set_of_datasets_with_columns_that_the_model_does_not_know(tmp_path: Path) -> None:
@@ -316,6 +323,50 @@ def test_a_collator_that_packs_is_refused(tmp_path: Path) -> None:
     trainer.data_collator = DataCollatorWithFlattening()
     with pytest.raises(ValueError, match="the batch has 1 rows for 4 samples"):
         trainer.train()
+
+
+@pytest.mark.parametrize("model", [bert, llama])
+def test_mixed_precision(tmp_path: Path, model: Any) -> None:
+    trainer = trainer_of(model(), tmp_path, bf16=True)
+    trainer.train()
+    assert trainer.pruner.savings.fraction > 0.1
+    assert trainer.pruner.scores.isfinite().all()
+
+
+def test_another_loss_is_trained_by_its_own_losses(tmp_path: Path) -> None:
+    class Regression(Recorded):
+        def token_losses(self, outputs: Any, labels: Any) -> Any:
+            losses = (outputs["logits"].squeeze(-1) - labels) ** 2
+            return losses, torch.ones_like(losses, dtype=torch.bool)
+
+    def model() -> Any:
+        torch.manual_seed(0)
+        return BertForSequenceClassification(BertConfig(**SMALL_BERT, num_labels=1))
+
+    def collate(items: list[dict[str, Any]]) -> dict[str, Any]:
+        inputs = collate_classes(items)
+        return {**inputs, "labels": torch.tensor([len(i["input_ids"]) / 12 for i in items])}
+
+    with pytest.raises(ValueError, match="for any other loss override token_losses"):
+        Recorded(model(), arguments(tmp_path), collate, sequences()).train()
+    trainer = Regression(model(), arguments(tmp_path, learning_rate=0.03), collate, sequences())
+    trainer.train()
+    expected, pruner = model(), Pruner(50, NUM_EPOCHS, seed=7)
+    expected.train()
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.03)
+    curve = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=13 * NUM_EPOCHS)
+    schedule = Schedule(curve, pruner, batch_size=BATCH_SIZE)
+    for _ in range(NUM_EPOCHS):
+        for indices in pruner.plan.indices.split(BATCH_SIZE):
+            inputs = collate([sequences()[i] for i in indices])
+            labels = inputs.pop("labels")
+            loss = pruner.update((expected(**inputs).logits[:, 0] - labels) ** 2, indices)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    assert close(parameters(trainer.model), parameters(expected))
+    assert trainer.pruner.savings == pruner.savings
 
 
 def test_a_loss_with_other_terms_is_refused(tmp_path: Path) -> None:
