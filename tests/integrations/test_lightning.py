@@ -63,7 +63,7 @@ class Trail:
 def module_of(package: Any) -> type[Any]:
     """The user's module, for `lightning` or `pytorch_lightning`."""
 
-    class Module(package.LightningModule):  # type: ignore[misc]
+    class Module(package.LightningModule):  # type: ignore[misc, unused-ignore]
         def __init__(self, data: Any, schedule: str | None = None) -> None:
             super().__init__()
             self.net, self.data, self.trail, self.kind = network(), data, Trail(), schedule
