@@ -61,7 +61,6 @@ class Schedule(LRScheduler):
         self._drop_last = drop_last
         self._accumulate = check_whole("accumulate", accumulate, at_least=1)
         self._num_steps = self._target()
-        self._step_count = 1  # accelerate counts it on, in steps that only accumulate gradients
 
     @property
     def steps_per_epoch(self) -> int:

@@ -258,7 +258,7 @@ def in_two_processes(folder: Path) -> dict[str, Any]:
 def gather_metrics() -> list[bool]:
     data = InfoBatch(TensorDataset(*points(), torch.arange(50)), NUM_EPOCHS)
     accelerator = Accelerator(cpu=True)
-    loader: Any = infobatch.DataLoader(data, batch_size=BATCH_SIZE, sharded=False)
+    loader: Any = infobatch.DataLoader(data, batch_size=7, sharded=False)
     loader = PreparedLoader(accelerator.prepare(loader), data)
     equal = []
     for _ in range(NUM_EPOCHS):

@@ -256,7 +256,7 @@ def test_a_resumed_run_ends_as_if_nothing_had_happened(
     whole.train()
     assert whole.pruner.savings.fraction > 0.1
     ends = [log["step"] for log in whole.state.log_history if log["epoch"] in range(NUM_EPOCHS)]
-    for step in [ends[1], ends[1] + 1, whole.state.global_step - 1]:
+    for step in [ends[0], ends[1], ends[1] + 1, whole.state.global_step - 1]:
         resumed = trainer_of(model(dropout=0.2), tmp_path / f"from-{step}", **settings)
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
         assert resumed.steps == [s for s in whole.steps if s.global_step >= step]
