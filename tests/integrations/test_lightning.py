@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import csv
+import importlib
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -242,6 +245,22 @@ def test_the_progress_bar_shows_the_length_of_each_epoch(tmp_path: Path, bar_fir
     assert shown == PlainLoop(make()).steps_per_epoch
 
 
+def test_data_that_were_trained_before_start_anew(tmp_path: Path) -> None:
+    data = make()
+    for epoch in range(2):  # so that the plan is a pruned one, shorter than others to come
+        samples = data.plan.indices
+        data.update(samples.float() + epoch, samples)
+    again = copy.deepcopy(data)
+    again.set_epoch(0)
+    plain, module = PlainLoop(again), Module(data)
+    trainer = trainer_of(tmp_path, InfoBatchCallback(data))
+    trainer.fit(module, loader_of(data), validation())
+    assert max(plain.steps_per_epoch) > plain.steps_per_epoch[0]
+    assert module.trail.steps == plain.trail.steps
+    assert module.trail.epochs_validated == list(range(NUM_EPOCHS))
+    assert same(module, plain)
+
+
 # Learning rates -----------------------------------------------------------------------------------
 
 
@@ -423,6 +442,20 @@ def test_the_package_named_pytorch_lightning_works_too(tmp_path: Path) -> None:
     trainer.fit(module, loader_of(data), validation())
     assert same(module, fit(tmp_path, schedule="one-cycle"))
     assert module.trail.epochs_validated == list(range(NUM_EPOCHS))
+
+
+def test_without_lightning_the_other_package_is_taken_or_the_extra_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "infobatch.integrations.lightning"
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
+    other = importlib.import_module(name)
+    assert issubclass(other.InfoBatchCallback, pytorch_lightning.Callback)
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install infobatch\[lightning\]"):
+        importlib.import_module(name)
 
 
 # Two processes ------------------------------------------------------------------------------------

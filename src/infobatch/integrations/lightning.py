@@ -80,7 +80,9 @@ class InfoBatchCallback(Callback):
         assert loop._combined_loader is not None
         assert loop._data_fetcher is not None
         loop._combined_loader.limits = [float("inf")]  # it was the length of this epoch
-        if self._load():
+        epoch = loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+        if self._load() or self.train_data.epoch != epoch:
+            self.train_data.set_epoch(epoch)
             iter(loop._data_fetcher)  # the one there is may have begun in another epoch
 
         num_batches, batches = len(loader), loop.epoch_loop.batch_progress
