@@ -61,6 +61,8 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 # torch.compile hides this warning itself, but not where warnings are made errors, as they are here.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")  # what Lightning has to say
+@pytest.mark.filterwarnings("ignore:.*smaller than the logging interval")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

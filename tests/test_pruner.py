@@ -379,3 +379,26 @@ def test_set_epoch_refuses_what_is_no_epoch() -> None:
         pruner.set_epoch(-1)
     with pytest.raises(TypeError, match="epoch is 1.0"):
         pruner.set_epoch(1.0)  # type: ignore[arg-type]
+
+
+def test_metrics_are_of_the_epoch_trained_last() -> None:
+    pruner = Pruner(100, num_epochs=10)
+    nothing = {"infobatch/kept_fraction": 1, "infobatch/saved": 0}
+    assert nothing.items() <= pruner.metrics.items()
+    kept = []
+    for epoch in range(3):
+        plan = pruner.plan
+        kept.append(len(plan) / 100)
+        first, rest = plan.indices[:20], plan.indices[20:]
+        pruner.update(loss_of(first, epoch), first)
+        within = pruner.metrics["infobatch/kept_fraction"]
+        pruner.update(loss_of(rest, epoch), rest)
+        resumed = Pruner(100, num_epochs=10)
+        resumed.load_state_dict(pruner.state_dict())
+        assert resumed.metrics == pruner.metrics
+        metrics = pruner.metrics
+        assert metrics["infobatch/kept_fraction"] == pytest.approx(kept[-1])
+        assert within == pytest.approx(kept[-1], abs=0.02)  # of 20 samples, in whole numbers
+        assert metrics["infobatch/saved"] == pytest.approx(1 - sum(kept) / len(kept))
+        assert metrics["infobatch/num_trained"] == round(100 * sum(kept))
+    assert kept[1] < 1

@@ -40,8 +40,9 @@ def test_the_public_names() -> None:
 def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
-        "batch_weights", "epoch", "hand_out", "load_state_dict", "num_nonfinite", "num_reported",
-        "plan", "sampler", "savings", "scores", "set_epoch", "state_dict", "sync", "update",
+        "batch_weights", "epoch", "hand_out", "load_state_dict", "metrics", "num_nonfinite",
+        "num_reported", "plan", "sampler", "savings", "scores", "set_epoch", "state_dict",
+        "sync", "update",
     }  # fmt: skip
 
 

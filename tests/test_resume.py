@@ -148,8 +148,8 @@ def test_what_is_no_checkpoint_is_refused() -> None:
     for state in ({}, {"model": torch.ones(3)}, None, {**Pruner(60, 12).state_dict(), "scores": 3}):
         with pytest.raises(StateError, match="state is not what state_dict"):
             Pruner(60, 12).load_state_dict(state)  # type: ignore[arg-type]
-    with pytest.raises(StateError, match="has format 2"):
-        Pruner(60, 12).load_state_dict({**Pruner(60, 12).state_dict(), "format": 2})
+    with pytest.raises(StateError, match="has format 3"):
+        Pruner(60, 12).load_state_dict({**Pruner(60, 12).state_dict(), "format": 3})
     damaged = Pruner(60, 12).state_dict()
     damaged["scores"] = torch.ones(59)
     with pytest.raises(StateError, match="59"):

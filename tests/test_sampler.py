@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from infobatch import InfoBatch, OrderError
@@ -499,3 +499,9 @@ def test_batch_weights_before_update_are_refused_where_they_could_be_wrong(
     next(batches)
     with pytest.raises(OrderError, match=r"call update\(losses\) first"):
         data.batch_weights  # noqa: B018
+
+
+def test_frameworks_that_share_out_samples_can_tell_a_share_from_a_whole_plan() -> None:
+    sampler = InfoBatch(Numbers(10), num_epochs=5).sampler
+    assert isinstance(sampler, DistributedSampler)
+    assert not isinstance(sampler.unsharded, DistributedSampler)

@@ -95,6 +95,7 @@ def main() -> None:
                 torch.save(state, options.folder / "next.pt")
                 os.replace(options.folder / "next.pt", checkpoint)
             if step == options.die_after and rank == num_ranks - 1:
+                (options.folder / "died").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
     assert data.epoch == num_epochs
     final = {"model": model.state_dict(), "data": data.state_dict(), "step": step}

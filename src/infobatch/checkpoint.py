@@ -14,7 +14,7 @@ from infobatch.errors import StateError
 from infobatch.plan import Plan
 from infobatch.record import Reported, has_loss, nothing_reported
 
-FORMAT = 1
+FORMAT = 2
 
 
 def check_same_plan(plan: Plan, fingerprint: str) -> None:

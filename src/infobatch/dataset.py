@@ -45,7 +45,8 @@ class InfoBatch(Pruner, Dataset[Item]):
         if isinstance(dataset, IterableDataset):
             raise TypeError(
                 "dataset is an IterableDataset, which cannot skip samples: expected a data set "
-                "with __getitem__ and __len__."
+                "with __getitem__ and __len__ (unpack the shards of a webdataset into files, load "
+                "Hugging Face data without streaming=True, or put what fits into a list)."
             )
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(

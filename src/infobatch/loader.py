@@ -18,7 +18,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     It takes torch's keywords, but for `shuffle` and `sampler`: the order is the plan's. Batches may
     be dropped, reported twice, or come out of order (`in_order=False`). Its workers read ahead;
-    what else does so must sit inside, by `through`.
+    what else does so must sit inside, by `through`. With a process group it has this rank's share;
+    with `sharded=False` all of the epoch, for frameworks that shard it out by themselves.
 
     >>> train_data = InfoBatch([0.0, 1.0, 2.0], num_epochs=10)
     >>> sorted(DataLoader(train_data, batch_size=3).__iter__().__next__().tolist())
@@ -42,6 +43,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         in_order: bool = True,
+        sharded: bool = True,
     ) -> None:
         if not isinstance(dataset, InfoBatch):
             raise TypeError(f"dataset is a {type(dataset).__name__}, expected an InfoBatch.")
@@ -50,10 +52,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "batch_size is None, expected a number: use torch's DataLoader without batches."
             )
         self._data = dataset
+        sampler = dataset.sampler if sharded else dataset.sampler.unsharded
         super().__init__(
             Numbered(dataset.dataset),
             batch_size=batch_size if batch_sampler is None else 1,
-            sampler=dataset.sampler if batch_sampler is None else None,
+            sampler=sampler if batch_sampler is None else None,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
             collate_fn=NumberedCollate(collate_fn or default_collate),  # type: ignore[arg-type]

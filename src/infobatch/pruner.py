@@ -29,7 +29,7 @@ from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Repor
 from infobatch.rules import Memory, Rule, resolve
 from infobatch.rules.base import everything
 from infobatch.running import RunningEpoch, on_host
-from infobatch.sampler import HandedOut, Pass, PlanSampler
+from infobatch.sampler import HandedOut, Pass, ShareSampler
 from infobatch.scores import merge, unseen
 from infobatch.share import Share
 from infobatch.untraced import untraced
@@ -57,6 +57,9 @@ class Savings:
     @property
     def fraction(self) -> float:
         return (self.num_full - self.num_trained) / self.num_full if self.num_full else 0.0
+
+    def __add__(self, other: Savings) -> Savings:
+        return Savings(self.num_trained + other.num_trained, self.num_full + other.num_full)
 
 
 class Pruner:
@@ -97,14 +100,14 @@ class Pruner:
         with on_host():
             self._scores = unseen(self.num_samples)
         self._memory: Memory = {}
-        self._past_savings = Savings(0, 0)
+        self._past_savings = self._last_savings = Savings(0, 0)
         self._num_nonfinite = 0
         self._steps_done = 0
         self._agreed = False
         self._handed_out: HandedOut | None = None
         self._last_weights: Tensor | None = None
         self._device = torch.device("cpu")
-        self._sampler = PlanSampler(self._share, self._begin_pass, self.set_epoch)
+        self._sampler = ShareSampler(self._share, self._begin_pass, self.set_epoch)
         self._enter(0)
 
     # What a user reads ---------------------------------------------------------------------------
@@ -120,7 +123,7 @@ class Pruner:
         return self._running_epoch().plan
 
     @property
-    def sampler(self) -> PlanSampler:
+    def sampler(self) -> ShareSampler:
         """The plan as a sampler for a stock DataLoader: this rank's share of it."""
         return self._sampler
 
@@ -132,7 +135,19 @@ class Pruner:
     @property
     def savings(self) -> Savings:
         """What was saved so far, the running epoch included."""
-        return self._savings_with(self.num_reported)
+        return self._past_savings + self._savings_of_epoch(self.num_reported)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        running, run = self._savings_of_epoch(self.num_reported), self.savings
+        epoch = running if running.num_trained else self._last_savings
+        return {
+            "infobatch/kept_fraction": 1 - epoch.fraction,
+            "infobatch/saved": run.fraction,
+            "infobatch/num_trained": run.num_trained,
+            "infobatch/num_nonfinite": self.num_nonfinite,
+        }
 
     @property
     def num_reported(self) -> int:
@@ -183,21 +198,20 @@ class Pruner:
         if self._handed_out is not None and self._is_repeat(losses, indices):
             return weighted_mean(losses, self.batch_weights)
         record, places = self._batch(losses, indices)
-        running = self._running_epoch()
+        running, self._device = self._running_epoch(), losses.device
         if running.num_updates == 0:
             self._agree()
             running.num_to_report = self._num_to_report(record.share)
-        device = losses.device
-        record.to(device)
+        record.to(self._device)
         weights = record.weights(places)
         record.write(places, recorded)
         # What prunes nothing is to the last bit what it would be without the library.
         as_given = mask is None and record.all_one(places)
         loss = given.mean() if as_given else weighted_mean(losses, weights)
-        self._last_weights, self._device = weights, device
+        self._last_weights = weights
         running.num_updates += 1
         self._steps_done += 1
-        if running.num_to_report is not None and record.has(running.num_to_report):
+        if self._ends_epoch(record):
             self._close(self._epoch + 1, stacklevel=5)  # above `untraced` and what it calls
         return loss
 
@@ -207,6 +221,16 @@ class Pruner:
             return None
         current = self._sampler.current
         return len(share) if current is None else current.end  # less with drop_last
+
+    def _ends_epoch(self, record: Record) -> bool:
+        """Whether a batch just reported is the last: of all ranks, so that all end together."""
+        num_to_report = self._running_epoch().num_to_report
+        if num_to_report is None:
+            return False
+        if isinstance(record, IndexedRecord) and record.share.num_ranks > 1:
+            # A rank may leave samples out of its reports; what was handed out is the same on all.
+            return self._handed_out is not None and self._handed_out.is_last_of(num_to_report)
+        return record.has(num_to_report)
 
     def _is_repeat(self, losses: Tensor, indices: Tensor | Sequence[int] | None) -> bool:
         """Whether a batch handed out is reported again after it has closed its epoch."""
@@ -247,11 +271,13 @@ class Pruner:
         """
         if distributed.num_ranks() > 1:
             with on_host():
-                self._running_epoch().sync()
+                self._agree()
+                self._running_epoch().sync(self._device)
 
     def _close(self, next_epoch: int, *, stacklevel: int = 3) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
+            self._agree()
             num_nonfinite, closed = self._merge(), self._epoch
             self._enter(next_epoch)
             self._agree()
@@ -273,7 +299,7 @@ class Pruner:
             current.check_finished()
         if self._handed_out is not None and self._handed_out.epoch == self._epoch:
             self._handed_out.check_finished()
-        return self._take(running.merged())
+        return self._take(running.merged(self._device))
 
     def _take(self, reported: Reported) -> int:
         """Take what was reported as scores; how many of the losses are not finite."""
@@ -282,7 +308,8 @@ class Pruner:
         indices, losses, is_known = self.plan.indices, reported.losses, has_loss(reported.losses)
         if not is_known.all():
             indices, losses = indices[is_known], losses[is_known]
-        self._past_savings = self._savings_with(reported.num_done)
+        self._last_savings = self._savings_of_epoch(reported.num_done)
+        self._past_savings += self._last_savings
         self._memory = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
         num_nonfinite = merge(self._scores, indices, losses)
         self._num_nonfinite += num_nonfinite
@@ -293,6 +320,7 @@ class Pruner:
         if self._agreed or distributed.num_ranks() == 1:
             return
         distributed.check_same(
+            self._device,
             num_samples=self.num_samples,
             seed=self.seed,
             num_epochs=self.num_epochs or 0,
@@ -336,11 +364,10 @@ class Pruner:
                 )
             return draw(groups, seed, epoch)
 
-    def _savings_with(self, num_trained: int) -> Savings:
-        """The savings, with so many samples of this epoch trained."""
-        past = self._past_savings
+    def _savings_of_epoch(self, num_trained: int) -> Savings:
+        """Of this epoch, with so many of its samples trained."""
         num_full = round(self.num_samples * num_trained / len(self.plan)) if num_trained else 0
-        return Savings(past.num_trained + num_trained, past.num_full + num_full)
+        return Savings(num_trained, num_full)
 
     # A loader ------------------------------------------------------------------------------------
 
@@ -378,6 +405,8 @@ class Pruner:
             "memory": pack(self._memory),
             "num_trained": self._past_savings.num_trained,
             "num_full": self._past_savings.num_full,
+            "last_num_trained": self._last_savings.num_trained,
+            "last_num_full": self._last_savings.num_full,
             "num_nonfinite": self._num_nonfinite,
             "plan": running.plan.fingerprint if running else "",
             "running": pack_running(running.reported()) if running else pack({}),
@@ -412,12 +441,14 @@ class Pruner:
             warn_of_unknown(reported, epoch)
             running = RunningEpoch(plan, before=reported)
         past_savings = Savings(state["num_trained"], state["num_full"])
+        last_savings = Savings(state["last_num_trained"], state["last_num_full"])
         num_nonfinite, steps_done = state["num_nonfinite"], state["steps_done"]
         # Nothing can fail from here on, so a refused checkpoint changes nothing.
         self._enter(epoch)
         self.seed, self._scores, self._memory = seed, scores, memory
         self._steps_at_start, self._steps_done = steps_at_start, steps_done
-        self._past_savings, self._num_nonfinite = past_savings, num_nonfinite
+        self._past_savings, self._last_savings = past_savings, last_savings
+        self._num_nonfinite = num_nonfinite
         self._running, self._handed_out, self._last_weights = running, None, None
         if running is not None and reported.done.all():  # all of it, though nothing closed it
             self._take(reported)

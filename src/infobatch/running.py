@@ -11,7 +11,14 @@ from torch import Tensor
 from infobatch import distributed
 from infobatch.errors import OrderError
 from infobatch.plan import Plan
-from infobatch.record import IndexedRecord, Record, Reported, has_loss, nothing_reported
+from infobatch.record import (
+    IndexedRecord,
+    OrderedRecord,
+    Record,
+    Reported,
+    has_loss,
+    nothing_reported,
+)
 from infobatch.share import Share
 
 
@@ -33,6 +40,7 @@ class RunningEpoch:
         self._record: Record | None = None
         self._synced: Reported | None = None
         self._synced_at = 0
+        self._num_ranks = 1
         self.num_updates = 0
         self.num_to_report: int | None = None
         """With how many samples reported here the epoch ends; None where that is not known."""
@@ -41,7 +49,7 @@ class RunningEpoch:
     def num_reported(self) -> int:
         """How many samples were reported, by all ranks together: they take equally many steps."""
         before = 0 if self._before is None else self._before.num_done
-        return min(before + self._num_own * distributed.num_ranks(), len(self.plan))
+        return min(before + self._num_own * self._num_ranks, len(self.plan))
 
     @property
     def is_by_index(self) -> bool:
@@ -63,12 +71,25 @@ class RunningEpoch:
         """A loader begins to draw: what it goes through."""
         if self._share is None or self._num_own == 0:
             self._record, self._share = None, self.share(sharded=sharded)
+        if self._share.num_ranks != self.share(sharded=sharded).num_ranks:
+            raise OrderError(
+                f"epoch {self.plan.epoch} was begun with indices of the whole plan, and goes on "
+                "with this rank's share of it: give each epoch to one loader, or call set_epoch()."
+            )
         return self._share
 
     def record(self, kind: type[Record]) -> Record:
         """Where to write losses down: `running.record(OrderedRecord)`."""
         if self._share is None:
             self._share = self.share(sharded=False)
+        if self._num_own == 0:
+            self._num_ranks = distributed.num_ranks()
+        if kind is OrderedRecord and self._share.num_ranks < self._num_ranks:
+            raise OrderError(
+                "sampler.unsharded is the whole epoch, of which this is one of "
+                f"{self._num_ranks} ranks: give update() the indices of the batch, or use "
+                "train_data.sampler, this rank's share."
+            )
         if self._num_own == 0 and not isinstance(self._record, kind):
             with on_host():
                 self._record = kind(self._share)
@@ -80,15 +101,15 @@ class RunningEpoch:
             )
         return self._record
 
-    def merged(self) -> Reported:
+    def merged(self, device: torch.device) -> Reported:
         """What all ranks have reported; one collective, where there are several."""
-        losses = distributed.merge_losses(self._losses(self._before))
+        losses = distributed.merge_losses(self._losses(self._before), device)
         done = has_loss(losses)
         return Reported(losses, done if self._before is None else done | self._before.done)
 
-    def sync(self) -> None:
+    def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
-        self._synced, self._synced_at = self.merged(), self.num_updates
+        self._synced, self._synced_at = self.merged(device), self.num_updates
 
     def reported(self) -> Reported:
         """What this rank knows to be reported, for a checkpoint; no collective."""

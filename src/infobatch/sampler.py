@@ -7,13 +7,12 @@ compares what the loader has drawn with what was reported, and refuses what cann
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import length_hint
 
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from infobatch.errors import OrderError
 from infobatch.share import Share
@@ -36,12 +35,14 @@ class Turn:
 
 
 class PlanSampler(Sampler[int]):
-    """The indices of the current epoch, for a DataLoader: `sampler=train_data.sampler`.
+    """The indices of the current epoch, for a DataLoader: all of them, the same on all ranks.
 
-    With a process group these are this rank's share; `unsharded` has all of them, for frameworks
-    that shard by themselves. Every iteration is a `Pass` of its own, which begins with the first
-    index drawn: asking for an iterator, once or twice, changes nothing.
+    Every iteration is a `Pass` of its own, which begins with the first index drawn: asking for an
+    iterator, once or twice, changes nothing.
     """
+
+    sharded = False
+    """Whether it gives this rank's share only."""
 
     def __init__(
         self,
@@ -52,7 +53,6 @@ class PlanSampler(Sampler[int]):
         self._share = share
         self._begin = begin
         self._turn = Turn()
-        self._sharded = True
         self._set_epoch = set_epoch
 
     @property
@@ -60,22 +60,15 @@ class PlanSampler(Sampler[int]):
         """The pass that losses are reported for; None between epochs."""
         return self._turn.current
 
-    @property
-    def unsharded(self) -> PlanSampler:
-        """The whole epoch, the same on all ranks; report it by index."""
-        whole = copy.copy(self)
-        whole._sharded = False
-        return whole
-
     def set_epoch(self, epoch: int) -> None:
         """For loops that tell their sampler the epoch, as torch's DistributedSampler wants it."""
         self._set_epoch(epoch)
 
-    def begin(self, newcomer: Pass) -> Tensor:
+    def begin(self, newcomer: Pass) -> Share:
         """A loader draws its first index: what to go through."""
-        share = self._begin(self._sharded)
+        share = self._begin(self.sharded)
         self._turn.current = newcomer
-        return share.indices
+        return share
 
     def end(self) -> None:
         """The epoch is over."""
@@ -85,7 +78,24 @@ class PlanSampler(Sampler[int]):
         return Pass(self)
 
     def __len__(self) -> int:
-        return len(self._share(self._sharded))
+        return len(self._share(self.sharded))
+
+
+class ShareSampler(PlanSampler, DistributedSampler[int]):
+    """With a process group, this rank's share of the epoch: `sampler=train_data.sampler`.
+
+    It has the name of a DistributedSampler since it does the work of one: frameworks that share
+    out the samples of any other kind (Lightning) leave it alone.
+    """
+
+    sharded = True
+
+    @property
+    def unsharded(self) -> PlanSampler:
+        """The whole epoch, for frameworks that shard by themselves; report it by index."""
+        whole = PlanSampler(self._share, self._begin, self._set_epoch)
+        whole._turn = self._turn
+        return whole
 
 
 class Pass(Iterator[int]):
@@ -112,9 +122,14 @@ class Pass(Iterator[int]):
         """Whether the loader asked for more than there is."""
 
     def _chunks(self) -> Iterator[Iterator[int]]:
-        indices = self._sampler.begin(self)
+        share = self._sampler.begin(self)
+        indices = share.indices
         if self._iter_calls_at_start > 1:
             self._batch_size = self._iter_calls_at_start
+            if len(indices) < self._batch_size and share.done is not None:
+                # Too little is left of a resumed epoch to fill a batch: that was all of it.
+                self._sampler.set_epoch(share.plan.epoch + 1)
+                return
             indices = self._whole_batches(indices, self._batch_size)
         self.end = len(indices)
         for start in range(0, len(indices), CHUNK):
@@ -252,9 +267,11 @@ class HandedOut:
             raise ValueError("indices must be a tensor of at least one sample.")
         self._indices = indices
         self._num_taken = self._times_reported = self._num_unreported_before = 0
+        self._num_handed_out = len(indices)
         self.epoch = epoch
         if before is not None and before.epoch == epoch:
             before._check_whole()
+            self._num_handed_out += before._num_handed_out
             self._num_unreported_before = before._num_unreported_before
             self._num_unreported_before += before._times_reported == 0
 
@@ -262,6 +279,10 @@ class HandedOut:
     def new_batch(self) -> Tensor | None:
         """The batch, where none of it was reported yet."""
         return self._indices if self._num_taken == 0 else None
+
+    def is_last_of(self, num_samples: int) -> bool:
+        """Whether all of it is reported, and with it so many samples were handed out."""
+        return self._num_handed_out == num_samples and self._num_taken == len(self._indices)
 
     def take(self, num_losses: int) -> Tensor:
         """The samples of the next losses; after the last, a batch may be reported again."""

@@ -1,0 +1,174 @@
+"""PyTorch Lightning: a callback that keeps the Trainer right while epochs shrink.
+
+Lightning reads the length of an epoch once and takes it for that of all others. From that come the
+batch after which validation runs, the progress bar, and the end of a resumed epoch. The callback
+tells it each epoch's length, moves schedules per batch as full training would, saves and restores
+the pruner with Lightning's checkpoints, and logs what was saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from infobatch.dataset import InfoBatch
+from infobatch.schedule import Schedule
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ModuleNotFoundError:
+        try:
+            from pytorch_lightning import Callback
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "infobatch.integrations.lightning needs Lightning: pip install infobatch[lightning]"
+            ) from error
+
+FULL = 1.0
+"""The `limit_train_batches` of a Trainer that has no limit."""
+
+
+class InfoBatchCallback(Callback):
+    """Give it to the Trainer, and `sampler=train_data.sampler` to the training loader.
+
+    In `training_step` return `train_data.update(losses)`.
+
+    >>> train_data = InfoBatch([0.0, 1.0], num_epochs=10)
+    >>> InfoBatchCallback(train_data).train_data.epoch
+    0
+    """
+
+    def __init__(self, train_data: InfoBatch[Any]) -> None:
+        self.train_data = train_data
+        self._to_load: dict[str, Any] | None = None
+
+    # Before training -----------------------------------------------------------------------------
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let schedules that step per batch follow the pruner, before their states are restored."""
+        if not pl_module.automatic_optimization or self.train_data.num_epochs is None:
+            return
+        for config in trainer.lr_scheduler_configs:
+            if config.interval == "step" and needs_wrapping(config.scheduler):
+                if config.frequency != 1:
+                    raise ValueError(
+                        f"frequency of a scheduler that steps per batch is {config.frequency}, "
+                        "expected 1: batches are fewer in a pruned epoch, step at each of them."
+                    )
+                trainer.fit_loop.setup_data()
+                loader = self._loader(trainer)
+                # A loader that was given a batch sampler does not know the size of its batches.
+                batches = loader if loader.batch_size is not None else loader.batch_sampler
+                config.scheduler = Schedule(
+                    config.scheduler,
+                    self.train_data,
+                    batch_size=getattr(batches, "batch_size", None),  # type: ignore[arg-type]
+                    drop_last=getattr(batches, "drop_last", False),
+                    accumulate=trainer.accumulate_grad_batches,
+                )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin where a checkpoint was taken: what is left of an epoch comes after what is done."""
+        loader, loop = self._loader(trainer), trainer.fit_loop
+        if is_trial(trainer):
+            return
+        assert loop._combined_loader is not None
+        assert loop._data_fetcher is not None
+        loop._combined_loader.limits = [float("inf")]  # it was the length of this epoch
+        epoch = loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+        if self._load() or self.train_data.epoch != epoch:
+            self.train_data.set_epoch(epoch)
+            iter(loop._data_fetcher)  # the one there is may have begun in another epoch
+
+        num_batches, batches = len(loader), loop.epoch_loop.batch_progress
+        if loop.restarting:
+            after_batch = loop.epoch_loop.restarted_on_train_batch_end
+            num_done = batches.current.completed + after_batch
+            if not batches.is_last_batch:
+                num_batches += num_done
+            elif after_batch:
+                # The next epoch begins; Lightning sees that by comparing with its own length.
+                batches.current.completed = max(num_done, num_batches)
+            else:
+                num_batches = num_done  # only the end of the epoch is left to do
+        loop._data_fetcher.length = num_batches
+        set_length(trainer, num_batches)
+
+    def _loader(self, trainer: Any) -> DataLoader[Any]:
+        """The training loader, or a sentence that says why it cannot be used."""
+        is_cut = trainer.limit_train_batches != FULL and not is_trial(trainer)
+        if is_cut or trainer.overfit_batches:
+            raise ValueError(
+                f"limit_train_batches is {trainer.limit_train_batches} and overfit_batches "
+                f"{trainer.overfit_batches}, which cut or replace the plan of an epoch: expected "
+                "neither; give InfoBatch a torch.utils.data.Subset, or the Trainer fast_dev_run."
+            )
+        loader = trainer.train_dataloader
+        samplers = [getattr(loader, "sampler", None)]
+        samplers.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+        if not isinstance(loader, DataLoader) or self.train_data.sampler not in samplers:
+            raise ValueError(
+                f"the training loader is a {type(loader).__name__} without the sampler of this "
+                "InfoBatch: give trainer.fit() one DataLoader, with sampler=train_data.sampler."
+            )
+        return loader
+
+    # An epoch ------------------------------------------------------------------------------------
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the epoch that ends, and tell the length of the next."""
+        pl_module.log_dict(dict(self.train_data.metrics), sync_dist=True, batch_size=1)
+        if not is_trial(trainer):
+            self.train_data.set_epoch(trainer.current_epoch + 1)
+            set_length(trainer, len(self._loader(trainer)))
+
+    # A checkpoint --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        self.train_data.sync()  # all ranks come here: Lightning makes them wait for each other
+        return self.train_data.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Not yet: `configure_optimizers`, which comes next, must find the length of a full epoch.
+        self._to_load = state_dict
+
+    def _load(self) -> bool:
+        """Whether there was a state to load."""
+        if self._to_load is None:
+            return False
+        self.train_data.load_state_dict(self._to_load)
+        self._to_load = None
+        return True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Of a run that had ended already, training does not even start."""
+        self._load()
+
+
+def is_trial(trainer: Any) -> bool:
+    """Whether a run takes a few batches and no more: `Trainer(fast_dev_run=True)`."""
+    return bool(trainer.fast_dev_run)
+
+
+def needs_wrapping(scheduler: object) -> bool:
+    """Whether a scheduler that steps per batch would fall behind: `needs_wrapping(scheduler)`."""
+    return isinstance(scheduler, LRScheduler) and not isinstance(
+        scheduler, Schedule | ReduceLROnPlateau
+    )
+
+
+def set_length(trainer: Trainer, num_batches: int) -> None:
+    """Tell Lightning how many batches the epoch has, and so after which of them to validate."""
+    trainer.fit_loop.max_batches = num_batches
+    interval = trainer.val_check_interval
+    if trainer.val_check_batch is None or trainer.check_val_every_n_epoch is None:
+        return  # by time, or by batches whatever the epoch
+    if isinstance(interval, int):
+        trainer.val_check_batch = min(interval, num_batches)
+    else:
+        trainer.val_check_batch = max(1, int(num_batches * interval))
