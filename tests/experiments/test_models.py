@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from infobatch.experiments.errors import UserError
+from infobatch.experiments.errors import UserError, optional
 from infobatch.experiments.models import MODELS, create
 
 
@@ -63,3 +63,17 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 def test_an_unknown_model() -> None:
     with pytest.raises(UserError, match="model is 'resnet9', expected one of tiny, convnet"):
         create("resnet9", 3, 10)
+
+
+def test_a_network_of_timm() -> None:
+    import tests.vision  # noqa: F401  # lets torchvision be imported beside a torch for processors
+
+    model = create("timm:resnet10t", 1, 7)
+    assert model(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+    with pytest.raises(UserError, match="timm has no model 'resnet10x'"):
+        create("timm:resnet10x", 1, 7)
+
+
+def test_a_missing_package_is_named() -> None:
+    with pytest.raises(UserError, match=r"no_such is not installed: pip install infobatch\[exp"):
+        optional("no_such.part")

@@ -140,7 +140,11 @@ def stopped_after(num_steps: int, chosen: Settings, task: Task, folder: Path) ->
     return heard[-1]
 
 
-@pytest.mark.parametrize("chosen", [small(), small("ucb"), small(optimizer="lamb")], ids=str)
+@pytest.mark.parametrize(
+    "chosen",
+    [small(), small("ucb", schedule="cosine"), small(optimizer="lamb")],
+    ids=["mean", "ucb", "lamb"],
+)
 @pytest.mark.parametrize("num_steps", [1, 9, 10, 14, 20])
 def test_a_stopped_run_goes_on_bit_by_bit(
     chosen: Settings, num_steps: int, task: Task, tmp_path: Path

@@ -11,10 +11,12 @@ class UserError(Exception):
 
 
 def optional(package: str) -> ModuleType:
-    """A package of the extra `experiments`: `optional("tensorboard")`."""
+    """A package of the extra `experiments`, or timm: `optional("tensorboard")`."""
+    name = package.split(".")[0]
     try:
         return import_module(package)
-    except ImportError as error:
-        raise UserError(
-            f"{package.split('.')[0]} is not installed: pip install infobatch[experiments]."
-        ) from error
+    except ModuleNotFoundError as error:
+        remedy = name if name == "timm" else "infobatch[experiments]"
+        raise UserError(f"{name} is not installed: pip install {remedy}.") from error
+    except (ImportError, RuntimeError) as error:  # a torchvision made for another torch
+        raise UserError(f"{name} cannot be imported: {error}.") from error
