@@ -165,11 +165,13 @@ class IndexedRecord(Record):
         self._all_one = self._all_one and share.num_ranks == 1
         plan = share.plan
         # A sample that is not to be trained here weighs 0; a repeat does so too.
-        if self._all_one and share.done is None:
+        if self._all_one:
             self._weight_of = torch.ones(1, dtype=torch.float32).expand(plan.num_samples)
         else:
             self._weight_of = torch.zeros(plan.num_samples, dtype=torch.float32)
-            self._weight_of[share.indices] = share.weights
+            # A framework that shares out the whole plan may repeat what was done before a resume.
+            source = plan if share.num_ranks == 1 else share
+            self._weight_of[source.indices] = source.weights
         self._weight_on_device = self._weight_of
         self._loss_of = torch.zeros(plan.num_samples, dtype=torch.float32)
         self._written = torch.zeros(plan.num_samples, dtype=torch.bool)
@@ -230,8 +232,8 @@ class IndexedRecord(Record):
             of_rank = "" if self.share.num_ranks == 1 else f"rank {self.share.rank}'s share of "
             raise OrderError(
                 f"sample {numbers[stranger.argmax()]} is not in {of_rank}the plan of epoch "
-                f"{plan.epoch}, or not in what a resume left of it: train on what the sampler "
-                "gives, and report an epoch's samples before the next one begins."
+                f"{plan.epoch}: train on what the sampler gives, and report an epoch's samples "
+                "before the next one begins."
             )
 
 
