@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import hypothesis
@@ -10,6 +11,10 @@ from torch.utils.data import Dataset
 
 from infobatch import InfoBatch
 from infobatch.rules import RULES, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
+
+# One thread, here and in processes started from here: so sums are rounded alike on any machine.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 # The same examples everywhere, and no deadline: nothing here depends on the clock.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=200)
