@@ -140,17 +140,19 @@ def draw_figure(lines: list[dict[str, Any]], path: Path) -> None:
     )
     for axis, (name, title) in zip(axes, panels, strict=True):
         for number, rule in enumerate(EXPERIMENT_RULES):
-            values = [
-                _mean_of(lines, rule, epoch, name) if rule != "full" or name != panels[0][0] else 0
-                for epoch in epochs
-            ]
-            if any(values):
-                axis.plot(epochs, values, marker=markers[number % len(markers)], label=rule)
+            if rule == "full" and name == "relative_bias":
+                continue  # none, which no logarithm shows
+            values = [_mean_of(lines, rule, epoch, name) for epoch in epochs]
+            style = {"color": f"C{number}", "marker": markers[number]}
+            axis.plot(epochs, values, label=rule, **style)
         axis.set(xlabel="epoch", title=title, yscale="log")
         axis.spines[["top", "right"]].set_visible(False)
     chance = [_mean_of(lines, "mean", epoch, "relative_bias_by_chance") for epoch in epochs]
-    axes[0].plot(epochs, chance, "k:", label="mean rule, by chance")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    (by_chance,) = axes[0].plot(epochs, chance, "k:", label="mean, by chance")
+    axes[1].yaxis.set_major_formatter("{x:g}")
+    axes[1].yaxis.set_minor_formatter("{x:g}")
+    handles = [*axes[1].get_lines(), by_chance]
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
