@@ -136,3 +136,22 @@ def test_an_infinite_loader_without_workers_follows_the_plan() -> None:
             data.update(loss_of(samples, epoch))
             seen.append(samples)
         assert torch.equal(torch.cat(seen), plan)
+
+
+def test_a_scheduler_per_epoch_needs_nothing() -> None:
+    def rates(data: InfoBatch[int]) -> list[float]:
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+        schedule = CosineLRScheduler(optimizer, 6, warmup_t=2, warmup_lr_init=0.01)
+        loader = DataLoader(data, batch_size=8, sampler=data.sampler)
+        seen = []
+        for epoch in range(6):
+            for samples in loader:
+                data.update(loss_of(samples, epoch))
+                optimizer.step()
+            schedule.step(epoch + 1)
+            seen.append(optimizer.param_groups[0]["lr"])
+        return seen
+
+    pruned, full = InfoBatch(Numbers(100), 6), InfoBatch(Numbers(100), 6, rule="full")
+    assert rates(pruned) == rates(full)
+    assert pruned.savings.fraction > 0.1
