@@ -92,14 +92,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             yield batch
 
 
-class Numbered(Dataset[Any]):
-    """A data set whose batches carry their indices: `Numbered(data).__getitems__([3, 7])`."""
+class Wrapped(Dataset[Any]):
+    """A data set around another, with its length and public attributes: `len(Wrapped(data))`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-
-    def __getitems__(self, indices: list[int]) -> tuple[list[int], Any]:
-        return indices, fetch(self._dataset, indices)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -108,6 +105,13 @@ class Numbered(Dataset[Any]):
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._dataset, name)
+
+
+class Numbered(Wrapped):
+    """A data set whose batches carry their indices: `Numbered(data).__getitems__([3, 7])`."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[list[int], Any]:
+        return indices, fetch(self._dataset, indices)
 
 
 class NumberedCollate:

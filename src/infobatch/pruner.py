@@ -103,7 +103,6 @@ class Pruner:
         self._past_savings = self._last_savings = Savings(0, 0)
         self._num_nonfinite = 0
         self._steps_done = 0
-        self._agreed = False
         self._handed_out: HandedOut | None = None
         self._last_weights: Tensor | None = None
         self._device = torch.device("cpu")
@@ -317,7 +316,7 @@ class Pruner:
 
     def _agree(self) -> None:
         """See that all ranks stand at the same place, before a step could wait for ever."""
-        if self._agreed or distributed.num_ranks() == 1:
+        if distributed.num_ranks() == 1 or self._running_epoch().agreed:
             return
         distributed.check_same(
             self._device,
@@ -330,13 +329,12 @@ class Pruner:
             num_reported=self.num_reported,
             plan=zlib.crc32(self.plan.fingerprint.encode()),
         )
-        self._agreed = True
+        self._running_epoch().agreed = True
 
     def _enter(self, epoch: int) -> None:
         self._epoch = epoch
         self._steps_at_start = self._steps_done
         self._running: RunningEpoch | None = None
-        self._agreed = False
         self._sampler.end()
         if self._last_weights is not None:  # a view that would keep the whole plan alive
             self._last_weights = self._last_weights.clone()

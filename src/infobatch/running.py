@@ -41,6 +41,8 @@ class RunningEpoch:
         self._synced: Reported | None = None
         self._synced_at = 0
         self._num_ranks = 1
+        self.agreed = False
+        """Whether all ranks are known to stand here."""
         self.num_updates = 0
         self.num_to_report: int | None = None
         """With how many samples reported here the epoch ends; None where that is not known."""

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Sampler
 
 from infobatch.dataset import fetch
 from infobatch.errors import StateError
+from infobatch.loader import Wrapped
 from infobatch.plan import Plan
 from infobatch.pruner import Pruner
 from infobatch.rules import Rule
@@ -354,11 +355,8 @@ class InfoBatchTrainer(transformers.Trainer):
         self._loss_is_known = True
 
 
-class Indexed(Dataset[Any]):
+class Indexed(Wrapped):
     """A data set whose items, dicts, carry their index: `Indexed(data)[7][INDEX]`."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {**self._dataset[index], INDEX: index}
@@ -366,14 +364,6 @@ class Indexed(Dataset[Any]):
     def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
         items = fetch(self._dataset, indices)
         return [{**item, INDEX: index} for index, item in zip(indices, items, strict=True)]
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._dataset, name)
 
 
 class IndexedCollate:
