@@ -17,7 +17,7 @@ demo: $(VENV)/installed
 	$(BIN)/infobatch demo
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/core.py
+	$(BIN)/python -m benchmarks
 
 # constraints.txt pins every version, so that a new machine gets what the tests were run with.
 $(VENV)/installed: pyproject.toml constraints.txt

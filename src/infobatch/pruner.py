@@ -196,8 +196,8 @@ class Pruner:
         recorded = losses if scores is None else score_per_sample(scores, losses)
         if self._handed_out is not None and self._is_repeat(losses, indices):
             return weighted_mean(losses, self.batch_weights)
-        record, places = self._batch(losses, indices)
         running, self._device = self._running_epoch(), losses.device
+        record, places = self._batch(running, losses, indices)
         if running.num_updates == 0:
             self._agree()
             running.num_to_report = self._num_to_report(record.share)
@@ -210,8 +210,8 @@ class Pruner:
         self._last_weights = weights
         running.num_updates += 1
         self._steps_done += 1
-        if self._ends_epoch(record):
-            self._close(self._epoch + 1, stacklevel=5)  # above `untraced` and what it calls
+        if self._ends_epoch(record, running.num_to_report):
+            self._close(self._epoch + 1, stacklevel=4)  # above `untraced`
         return loss
 
     def _num_to_report(self, share: Share) -> int | None:
@@ -221,12 +221,11 @@ class Pruner:
         current = self._sampler.current
         return len(share) if current is None else current.end  # less with drop_last
 
-    def _ends_epoch(self, record: Record) -> bool:
+    def _ends_epoch(self, record: Record, num_to_report: int | None) -> bool:
         """Whether a batch just reported is the last: of all ranks, so that all end together."""
-        num_to_report = self._running_epoch().num_to_report
         if num_to_report is None:
             return False
-        if isinstance(record, IndexedRecord) and record.share.num_ranks > 1:
+        if record.share.num_ranks > 1 and isinstance(record, IndexedRecord):
             # A rank may leave samples out of its reports; what was handed out is the same on all.
             return self._handed_out is not None and self._handed_out.is_last_of(num_to_report)
         return record.has(num_to_report)
@@ -242,10 +241,10 @@ class Pruner:
         )
 
     def _batch(
-        self, losses: Tensor, indices: Tensor | Sequence[int] | None
+        self, running: RunningEpoch, losses: Tensor, indices: Tensor | Sequence[int] | None
     ) -> tuple[Record, Places]:
         """Which samples these losses belong to, and where to write them down."""
-        running, handed_out = self._running_epoch(), self._handed_out
+        handed_out = self._handed_out
         if indices is not None:
             return running.record(IndexedRecord), as_indices(indices, losses)
         if handed_out is not None and handed_out.epoch == self._epoch:

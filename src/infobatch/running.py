@@ -82,6 +82,8 @@ class RunningEpoch:
 
     def record(self, kind: type[Record]) -> Record:
         """Where to write losses down: `running.record(OrderedRecord)`."""
+        if isinstance(self._record, kind) and self._record.num_reported:
+            return self._record
         if self._share is None:
             self._share = self.share(sharded=False)
         if self._num_own == 0:

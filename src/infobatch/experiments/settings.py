@@ -12,7 +12,7 @@ from infobatch import Pruner
 from infobatch.experiments.errors import UserError
 from infobatch.rules import RULES, Mean, Rule
 
-OPTIMIZERS = {"sgd": 0.1, "adamw": 0.005, "radam": 0.005, "lars": 5.0, "lamb": 0.02}
+OPTIMIZERS = {"sgd": 0.1, "adamw": 0.01, "radam": 0.01, "lars": 10.0, "lamb": 0.01}
 """Their names, and the learning rates they get where none is given."""
 
 SCHEDULES = ("onecycle", "cosine", "constant")

@@ -1,0 +1,116 @@
+"""Measure, print, and write RESULTS.md, results.json and growth.png.
+
+    python -m benchmarks                    # everything, about a quarter of an hour
+    python -m benchmarks plan step          # some sections; writes nothing unless told where
+    python -m benchmarks --small --out /tmp # sizes for a trial
+
+Times are judged as ratios only: what is compared takes turns in one run, and the best counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks import (
+    checkpoints,
+    epochs,
+    growth,
+    memory,
+    merging,
+    planning,
+    steps,
+    training,
+)
+from benchmarks.table import Section, as_markdown, as_text
+from infobatch.experiments.provenance import commit, processor
+
+SECTIONS: dict[str, Callable[[], Section]] = {
+    "plan": planning.section,
+    "table-11": planning.table_11,
+    "step": steps.section,
+    "epoch": epochs.section,
+    "memory": memory.section,
+    "merge": merging.section,
+    "checkpoint": checkpoints.section,
+    "training": training.section,
+    "growth": growth.section,
+}
+SMALL: dict[str, Callable[[], Section]] = {
+    "plan": lambda: planning.section([2_000]),
+    "table-11": lambda: planning.table_11([2_000]),
+    "step": lambda: steps.section([32], num_steps=20),
+    "epoch": lambda: epochs.section([2_000]),
+    "memory": lambda: memory.section([100_000], huge=100_000),
+    "merge": lambda: merging.section([4_000], ranks=[2], turns=1),
+    "checkpoint": lambda: checkpoints.section([2_000]),
+    "training": lambda: training.section(num_epochs=3, turns=1),
+    "growth": lambda: growth.section([1_000, 2_000]),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
+    parser.add_argument("--small", action="store_true", help="sizes for a trial")
+    parser.add_argument("--out", type=Path, help="the folder to write to [all of it: benchmarks]")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.sections) - set(SECTIONS):
+        parser.error(f"no such section: {', '.join(sorted(unknown))}")
+    out = options.out
+    if out is None and not options.sections and not options.small:
+        out = Path(__file__).parent
+    measured = {}
+    for name in options.sections or SECTIONS:
+        measured[name] = (SMALL if options.small else SECTIONS)[name]()
+        print(as_text(measured[name]), end="\n\n", flush=True)
+    if out is not None:
+        write(measured, out)
+        print(f"written to {out / 'RESULTS.md'}")
+
+
+def write(measured: dict[str, Section], out: Path) -> None:
+    """The page, the figures, the picture."""
+    out.mkdir(parents=True, exist_ok=True)
+    machine = {
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "commit": commit(),
+    }
+    sections = {name: section.as_json() for name, section in measured.items()}
+    figures = json.dumps({"machine": machine, "sections": sections}, indent=1)
+    (out / "results.json").write_text(figures + "\n")
+    (out / "RESULTS.md").write_text(page(measured, machine))
+    if "growth" in measured:
+        growth.picture(measured["growth"], out / "growth.png")
+
+
+def page(measured: dict[str, Section], machine: dict[str, object]) -> str:
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    judged = [row for section in measured.values() for row in section.rows if row.aim]
+    num_met = sum(row.is_met is True for row in judged)
+    text = (
+        "# Benchmarks\n\n    make bench\n\n"
+        "Ratios count, absolute times are those of one machine: what is compared took turns in one "
+        f"run, and the best of several turns is shown. {num_met} of {len(judged)} aims are met.\n\n"
+        f"{facts}. Raw figures: [results.json](results.json).\n\n"
+    )
+    text += "\n".join(as_markdown(section) for section in measured.values())
+    if "growth" in measured:
+        text += "\n![Seconds to plan an epoch against the number of samples](growth.png)\n"
+    return text
+
+
+if __name__ == "__main__":
+    main()

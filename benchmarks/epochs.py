@@ -1,0 +1,60 @@
+"""A whole epoch's host cost: plan, indices, a step for each batch, the merge at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, WeightedRandomSampler
+
+from benchmarks.steps import pruner_with_scores
+from benchmarks.table import Aim, Row, Section
+from benchmarks.timing import best_times, exponential
+from infobatch import Pruner
+
+SIZES = (50_000, 1_280_000, 14_000_000)
+BATCH = 256
+
+
+def section(sizes: Sequence[int] = SIZES) -> Section:
+    return Section(
+        "An epoch",
+        f"All that the host does for an epoch of the mean rule in batches of {BATCH}, but for "
+        "data and network: plan, indices, `update` for each batch, the merge. Against "
+        "`RandomSampler` and `losses.mean()`, and torch's `WeightedRandomSampler` with the same, "
+        "both on N samples.",
+        [row_of(size) for size in sizes],
+    )
+
+
+def row_of(size: int) -> Row:
+    losses = exponential(BATCH).requires_grad_()
+    turns = max(3, min(30, 10_000_000 // size))
+    pruners = [pruner_with_scores(size) for _ in range(turns)]
+    likelihood = exponential(size)
+    times = best_times(
+        turns,
+        {
+            "ours": partial(train_pruned, pruners, losses),
+            "RandomSampler": lambda: train_plain(RandomSampler(range(size)), losses),
+            "WeightedRandomSampler": lambda: train_plain(
+                WeightedRandomSampler(likelihood, size),  # type: ignore[arg-type]
+                losses,
+            ),
+        },
+    )
+    ours = times.pop("ours")
+    return Row(f"an epoch, N = {size:,}", ours, "s", times, Aim(1.0, "RandomSampler"))
+
+
+def train_pruned(pruners: list[Pruner], losses: Tensor) -> None:
+    pruner = pruners.pop()
+    for batch in BatchSampler(pruner.sampler, BATCH, drop_last=False):
+        pruner.update(losses if len(batch) == BATCH else losses[: len(batch)])
+
+
+def train_plain(sampler: Sampler[int], losses: Tensor) -> None:
+    for batch in BatchSampler(sampler, BATCH, drop_last=False):
+        torch.mean(losses if len(batch) == BATCH else losses[: len(batch)])

@@ -1,0 +1,69 @@
+"""A step: what `update` costs in place of `losses.mean()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import BatchSampler
+
+from benchmarks.table import Aim, Row, Section
+from benchmarks.timing import exponential
+from infobatch import Pruner
+
+BATCHES = (32, 128, 1024)
+NUM_STEPS = 4_000
+
+
+def section(batches: Sequence[int] = BATCHES, num_steps: int = NUM_STEPS) -> Section:
+    rows = [
+        row_of(batch_size, num_steps, by_index=by_index)
+        for by_index in (False, True)
+        for batch_size in batches
+    ]
+    return Section(
+        "A step",
+        "One `update(losses)` of a pruned epoch on the host, against `losses.mean()` and "
+        "`(losses * w).mean()`; each right after a linear layer and a cross entropy that made its "
+        f"losses, as in a training step. Medians of {num_steps:,} steps in which the three take "
+        "turns.",
+        rows,
+    )
+
+
+def row_of(batch_size: int, num_steps: int, *, by_index: bool) -> Row:
+    pruner = pruner_with_scores(2 * batch_size * num_steps)
+    model, weights = nn.Linear(16, 10), torch.ones(batch_size)
+    x, y = torch.rand(batch_size, 16), torch.zeros(batch_size, dtype=torch.int64)
+    batches = iter(BatchSampler(pruner.sampler, batch_size, drop_last=True))
+    indices: Tensor | None = None
+    reductions: dict[str, Callable[[Tensor], Tensor]] = {
+        "update": lambda losses: pruner.update(losses, indices),
+        "losses.mean()": lambda losses: losses.mean(),
+        "(losses * w).mean()": lambda losses: (losses * weights).mean(),
+    }
+    times: dict[str, list[float]] = {name: [] for name in reductions}
+    for _ in range(num_steps):
+        batch = next(batches)
+        indices = torch.tensor(batch) if by_index else None
+        for name, reduce in reductions.items():
+            losses = cross_entropy(model(x), y, reduction="none")
+            start = perf_counter()
+            reduce(losses)
+            times[name].append(perf_counter() - start)
+    others = {name: median(taken) for name, taken in times.items()}
+    ours = others.pop("update")
+    aim = None if by_index else Aim(3.5, "losses.mean()")
+    how = "by index" if by_index else "in order"
+    return Row(f"{how}, batch of {batch_size:,}", ours, "s", others, aim)
+
+
+def pruner_with_scores(size: int) -> Pruner:
+    """A pruner after a first epoch, reported at once."""
+    pruner = Pruner(size, num_epochs=100)
+    pruner.update(exponential(size), pruner.plan.indices)
+    return pruner

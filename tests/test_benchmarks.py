@@ -1,0 +1,100 @@
+"""The benchmark suite runs from end to end, and judges what it measures. How fast is not tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import SECTIONS, SMALL, main
+from benchmarks.numpy_scripts import SCRIPTS
+from benchmarks.planning import after_first_epoch, plan_once
+from benchmarks.table import Aim, Row, Section, as_markdown, as_text, in_words
+from benchmarks.timing import exponential
+from infobatch.rules import RULES
+
+
+def test_all_of_it_in_small_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--small", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    page = (tmp_path / "RESULTS.md").read_text()
+    sections = json.loads((tmp_path / "results.json").read_text())["sections"]
+    assert list(sections) == list(SECTIONS) == list(SMALL)
+    for section in sections.values():
+        assert section["title"] in printed
+        assert section["title"] in page
+        for row in section["rows"]:
+            assert np.isfinite([row["ours"], *row["others"].values()]).all()
+            assert row["what"] in page
+    assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+def test_steps_of_many_ranks_wait_for_no_collective(tmp_path: Path) -> None:
+    counts = {row.what.split(",")[0]: row for row in SMALL["merge"]().rows}
+    assert counts["collectives in steps"].ours == 0
+    assert counts["collectives"].ours > 0  # those that are made are noticed
+
+
+def test_a_section_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plans"])
+    assert "no such section: plans" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_does_what_the_rule_does(name: str) -> None:
+    """Else it would be no comparison."""
+    scores = exponential(10_000)
+    rule = RULES[name]()
+    plan = plan_once(rule, scores, after_first_epoch(rule, scores))
+    indices, weights = SCRIPTS[name](scores.numpy(), np.random.default_rng(0))
+    assert len(np.unique(indices)) == len(indices) == len(weights)
+    assert len(indices) == pytest.approx(len(plan), abs=3)
+    assert weights.sum() == pytest.approx(float(plan.weights.sum()), rel=1e-3)
+    kept, kept_by_rule = scores.numpy()[indices], scores[plan.indices].numpy()
+    for quantile in (0.1, 0.5, 0.9):
+        assert np.quantile(kept, quantile) == pytest.approx(
+            np.quantile(kept_by_rule, quantile), abs=0.1
+        )
+
+
+def test_an_aim_is_judged_as_a_ratio_or_as_a_value() -> None:
+    def verdict(aim: Aim | None, ours: float = 3.0) -> str:
+        return Row("it", ours, "s", {"theirs": 2.0}, aim).verdict
+
+    assert verdict(None) == ""
+    assert verdict(Aim(1.5, "theirs")) == "met"
+    assert verdict(Aim(1.4, "theirs")) == "MISSED"
+    assert verdict(Aim(3.0)) == "met"
+    assert verdict(Aim(2.9)) == "MISSED"
+    assert verdict(Aim(3.0, at_least=True)) == "met"
+    assert verdict(Aim(3.1, at_least=True)) == "MISSED"
+
+
+def test_a_table_has_a_column_for_all_that_is_compared() -> None:
+    section = Section(
+        "Times",
+        "How.",
+        [
+            Row("a", 0.002, "s", {"sort": 0.001}),
+            Row("b", 2e-6, "s", {"randperm": 1e-6}, Aim(1.0, "randperm")),
+        ],
+    )
+    assert as_markdown(section) == (
+        "## Times\n\nHow.\n\n"
+        "|  | ours | of sort | of randperm | aim |  |\n"
+        "| --- | --: | --: | --: | --: | --: |\n"
+        "| a | 2 ms | 2.00 x |  |  |  |\n"
+        "| b | 2 us |  | 2.00 x | <= 1 x randperm | MISSED |\n"
+    )
+    assert as_text(section).splitlines()[2] == "a  2 ms   2.00 x"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [(1.5, "s", "1.5 s"), (0.1234, "s", "123 ms"), (4e-7, "s", "0.4 us"), (25.04, "B", "25.0 B")],
+)
+def test_figures_in_words(value: float, unit: str, words: str) -> None:
+    assert in_words(value, unit) == words
