@@ -25,6 +25,7 @@ from benchmarks import (
     memory,
     merging,
     planning,
+    scale,
     steps,
     training,
 )
@@ -41,6 +42,7 @@ SECTIONS: dict[str, Callable[[], Section]] = {
     "checkpoint": checkpoints.section,
     "training": training.section,
     "growth": growth.section,
+    "shards": scale.sharded_section,
 }
 SMALL: dict[str, Callable[[], Section]] = {
     "plan": lambda: planning.section([2_000]),
@@ -52,6 +54,7 @@ SMALL: dict[str, Callable[[], Section]] = {
     "checkpoint": lambda: checkpoints.section([2_000]),
     "training": lambda: training.section(num_epochs=3, turns=1),
     "growth": lambda: growth.section([1_000, 2_000]),
+    "shards": lambda: scale.sharded_section(20_000, 4),
 }
 
 
@@ -72,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.sections or SECTIONS:
         measured[name] = (SMALL if options.small else SECTIONS)[name]()
         print(as_text(measured[name]), end="\n\n", flush=True)
+    if measured.keys() == SECTIONS.keys() and not options.small:
+        measured["model"] = scale.model_section(measured)
+        print(as_text(measured["model"]), end="\n\n")
     if out is not None:
         write(measured, out)
         print(f"written to {out / 'RESULTS.md'}")

@@ -13,6 +13,7 @@ from benchmarks.steps import pruner_with_scores
 from benchmarks.table import Aim, Row, Section
 from benchmarks.timing import best_times, exponential
 from infobatch import Pruner
+from infobatch.scores import merge
 
 SIZES = (50_000, 1_280_000, 14_000_000)
 BATCH = 256
@@ -25,11 +26,11 @@ def section(sizes: Sequence[int] = SIZES) -> Section:
         "data and network: plan, indices, `update` for each batch, the merge. Against "
         "`RandomSampler` and `losses.mean()`, and torch's `WeightedRandomSampler` with the same, "
         "both on N samples.",
-        [row_of(size) for size in sizes],
+        [row for size in sizes for row in rows_of(size)],
     )
 
 
-def row_of(size: int) -> Row:
+def rows_of(size: int) -> list[Row]:
     losses = exponential(BATCH).requires_grad_()
     turns = max(3, min(30, 10_000_000 // size))
     pruners = [pruner_with_scores(size) for _ in range(turns)]
@@ -46,7 +47,14 @@ def row_of(size: int) -> Row:
         },
     )
     ours = times.pop("ours")
-    return Row(f"an epoch, N = {size:,}", ours, "s", times, Aim(1.0, "RandomSampler"))
+    pruner = pruner_with_scores(size)
+    scores, indices = pruner.scores, pruner.plan.indices
+    reported = exponential(len(indices))
+    of_merge = best_times(turns, {"merge": lambda: merge(scores, indices, reported)})["merge"]
+    return [
+        Row(f"an epoch, N = {size:,}", ours, "s", times, Aim(1.0, "RandomSampler")),
+        Row(f"of it the merge, N = {size:,}", of_merge, "s"),
+    ]
 
 
 def train_pruned(pruners: list[Pruner], losses: Tensor) -> None:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.__main__ import SECTIONS, SMALL, main
 from benchmarks.numpy_scripts import SCRIPTS
 from benchmarks.planning import after_first_epoch, plan_once
+from benchmarks.scale import agreed_order_statistic, sharded_section
 from benchmarks.table import Aim, Row, Section, as_markdown, as_text, in_words
 from benchmarks.timing import exponential
 from infobatch.rules import RULES
@@ -35,6 +36,23 @@ def test_steps_of_many_ranks_wait_for_no_collective(tmp_path: Path) -> None:
     counts = {row.what.split(",")[0]: row for row in SMALL["merge"]().rows}
     assert counts["collectives in steps"].ours == 0
     assert counts["collectives"].ours > 0  # those that are made are noticed
+
+
+def test_shards_agree_on_what_all_scores_would_give() -> None:
+    """The design of docs/scale.md: thresholds, equal steps and weights without all the scores."""
+    of = {row.what: row.ours for row in sharded_section(30_000, num_shards=7).rows}
+    assert of["relative error of the mean"] < 1e-12
+    assert of["error of the 85 % quantile"] == 0
+    assert of["most kept less fewest kept"] <= 1  # shards of 30,000 / 7 differ by a sample
+    assert of["mean weight"] == pytest.approx(1, abs=1e-6)
+    assert 0 <= of["kept beyond the mean rule"] < 5
+
+
+@pytest.mark.parametrize("place", [0, 1, 499, 999])
+def test_an_order_statistic_from_histograms_is_exact(place: int) -> None:
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    shards = [values[:10], values[10:400], values[400:]]
+    assert agreed_order_statistic(shards, place) == np.sort(values)[place]
 
 
 def test_a_section_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

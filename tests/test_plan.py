@@ -71,6 +71,18 @@ def test_equal_random_numbers_are_told_apart_at_random(monkeypatch: pytest.Monke
     assert set().union(*plans) == set(range(100))
 
 
+@pytest.mark.parametrize("keep", [(1.0,), (1.0, 1.0)])
+def test_what_prunes_nothing_shuffles_everything_and_holds_one_weight(
+    keep: tuple[float, ...],
+) -> None:
+    plan = draw(Groups(torch.arange(1000) % len(keep), keep), seed=0, epoch=3)
+    assert plan.indices.sort().values.tolist() == list(range(1000))
+    assert plan.indices.tolist() != list(range(1000))
+    assert plan.weights.tolist() == [1.0] * 1000
+    assert plan.weights.untyped_storage().nbytes() == 4
+    assert plan.fingerprint == Plan(3, plan.indices, torch.ones(1000), 1000).fingerprint
+
+
 def test_a_held_selection_is_the_one_drawn_then() -> None:
     groups = Mean().groups(loss_of(torch.arange(1000)), {}, 2)
     then = draw(groups, seed=0, epoch=2)

@@ -52,7 +52,8 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for equal plans; notices a torch that draws differently."""
-        crc = zlib.crc32(self.weights.numpy().data, zlib.crc32(self.indices.numpy().data))
+        crc = zlib.crc32(self.indices.numpy().data)
+        crc = zlib.crc32(np.ascontiguousarray(self.weights.numpy()).data, crc)
         return f"{self.epoch}:{len(self.indices)}:{crc:08x}"
 
     def __len__(self) -> int:
@@ -66,13 +67,16 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     so the samples of a group are spread over the whole epoch.
     """
     groups.check()
+    num_samples, order_rng = len(groups.of), _generator("order", seed, epoch)
+    if set(groups.keep) == {1.0}:
+        everything = torch.randperm(num_samples, generator=order_rng)
+        all_one = torch.ones(1, dtype=torch.float32).expand(num_samples)  # one number in memory
+        return Plan(epoch, everything, all_one, num_samples, groups.threshold)
     drawn_in = epoch if groups.drawn_in is None else groups.drawn_in
     samples, ends, weight_of = _thin(groups, _generator("draw", seed, drawn_in))
     if len(samples) == 0:
         raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
-    order = torch.randperm(
-        len(samples), generator=_generator("order", seed, epoch), dtype=samples.dtype
-    )
+    order = torch.randperm(len(samples), generator=order_rng, dtype=samples.dtype)
     indices = torch.empty(len(samples), dtype=torch.int64)
     weights = torch.empty(len(samples), dtype=torch.float32)
     for block in _blocks(len(samples)):
@@ -80,7 +84,7 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
         # The samples stand group after group, so the place that one comes from tells its group.
         group_at = _group_of(order[block].numpy(), ends)
         weights[block] = torch.from_numpy(weight_of.take(group_at))
-    return Plan(epoch, indices, weights, len(groups.of), groups.threshold)
+    return Plan(epoch, indices, weights, num_samples, groups.threshold)
 
 
 def _thin(

@@ -68,7 +68,7 @@ class Share:
     @cached_property
     def weights(self) -> Tensor:
         """float32, aligned with `indices`."""
-        own = self.plan.weights[self.places].contiguous()
+        own = self.plan.weights[self.places]
         return torch.cat([own, own.new_zeros(1)]) if self.is_padded else own
 
     def done_on_all_ranks(self, reported: Tensor) -> Tensor:
