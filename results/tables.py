@@ -1,0 +1,70 @@
+"""The tables of RESULTS.md, in Markdown, from the runs of a folder.
+
+    python results/tables.py results/digits
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+from infobatch.report.comparisons import Comparison, Method, compare
+from infobatch.report.runs import read
+from infobatch.report.statistics import Difference, judge
+
+MARGIN = 0.005
+COLUMNS = (
+    "method",
+    "accuracy, %",
+    "difference to full, points (95 %)",
+    "verdict",
+    "samples saved",
+    "seeds",
+)
+
+
+def main() -> None:
+    runs, notes = read([Path(folder) for folder in sys.argv[1:]])
+    comparisons, doubles = compare(runs)
+    for note in notes + doubles:
+        print(note, file=sys.stderr)
+    for comparison in comparisons:
+        print(f"### {comparison.title}\n\n{table(comparison)}\n")
+
+
+def table(comparison: Comparison) -> str:
+    """A comparison, full training first."""
+    differences = judge(comparison, MARGIN)
+    lines = [COLUMNS, ("---", *("--:",) * (len(COLUMNS) - 1))]
+    lines += [cells(comparison, method, differences.get(method)) for method in comparison.methods]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells(comparison: Comparison, method: Method, found: Difference | None) -> tuple[str, ...]:
+    values = [100 * accuracy for accuracy in method.accuracies.values()]
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    interval = ""
+    if found is not None:
+        interval = f"{100 * found.mean:+.2f}"
+        if found.low is not None and found.high is not None:
+            interval += f" ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+    return (
+        f"`{method.name}`",
+        f"{mean(values):.2f}{spread}",
+        interval,
+        verdict(found),
+        "" if method is comparison.full else f"{comparison.samples_saved(method):.1%}",
+        str(len(method.runs)),
+    )
+
+
+def verdict(found: Difference | None) -> str:
+    if found is None:
+        return ""
+    words = found.verdict(MARGIN)
+    return f"{words} ({found.num_needed} seeds)" if found.num_needed else words
+
+
+if __name__ == "__main__":
+    main()
