@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def started(
             process.kill()
 
 
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def until(condition: Callable[[], object], process: subprocess.Popen[Any]) -> None:
     """Wait until something has happened, as long as the process runs."""
     while not condition():
         assert process.poll() is None
