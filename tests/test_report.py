@@ -446,6 +446,17 @@ def test_the_table(tmp_path: Path) -> None:
     assert rows["full"]["Verdict"] == "reference"
 
 
+def test_overhead_is_shown_where_something_is_pruned(tmp_path: Path) -> None:
+    rows = table_of(
+        tmp_path,
+        long("full", pruning_seconds=0.2),
+        long("mean", 1340),
+        {**matched(1300), "pruning_seconds": 0.2},
+    )
+    assert [row["Overhead"] for row in rows.values()] == [NONE, NONE, "1.00 %"]
+    assert list(rows)[:2] == ["full", "full, matched to mean †"]
+
+
 def test_the_margin_is_the_users(tmp_path: Path) -> None:
     lines = [run(rule, seed, 0.9 - 0.01 * (rule == "mean")) for rule in ("full", "mean")
              for seed in range(5)]  # fmt: skip

@@ -42,7 +42,8 @@ def test_a_step_of_all_ranks_is_a_run_of_the_plan(
     assert real == [(int(plan.indices[p]), float(plan.weights[p])) for p in to_do]
     assert len(repeats) < num_ranks
     assert all(weight == 0 for _, weight in repeats)
-    assert {sample for sample, _ in repeats} <= {sample for sample, _ in real}
+    # Whatever was done before a resume: layers such as batch norm see the repeat.
+    assert {sample for sample, _ in repeats} <= {int(plan.indices[0])}
 
 
 @given(plans(), st.integers(1, 7))

@@ -62,8 +62,9 @@ class Share:
     def indices(self) -> Tensor:
         """int64, in training order."""
         own = self.plan.indices[self.places].contiguous()
-        # The first one is rank 0's, which never needs a repeat.
-        return torch.cat([own, self.plan.indices[self._to_do][:1]]) if self.is_padded else own
+        # The plan's first sample: nobody's or rank 0's, which never needs a repeat, and the same
+        # before and after a resume, since layers that look at the whole batch see it too.
+        return torch.cat([own, self.plan.indices[:1]]) if self.is_padded else own
 
     @cached_property
     def weights(self) -> Tensor:

@@ -8,13 +8,16 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 COMMAND = [sys.executable, "-m", "infobatch"]
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [COMMAND[0], *LAUNCHER, *COMMAND[1:]]
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:
@@ -46,10 +49,12 @@ def write_cifar(path: Path, images: np.ndarray, labels: np.ndarray, num_labels: 
     path.write_bytes(rows.astype(np.uint8).tobytes())
 
 
-def infobatch(*arguments: object) -> subprocess.CompletedProcess[str]:
+def infobatch(
+    *arguments: object, command: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*command, *map(str, arguments)],
         env=environment(),
         capture_output=True,
         text=True,
@@ -58,11 +63,17 @@ def infobatch(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """The command while it runs, ended with the test."""
-    command = [*COMMAND, *map(str, arguments)]
+def started(
+    *arguments: object, command: Sequence[str] = COMMAND
+) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs, ended with the test; a group of its own, as in a terminal."""
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *map(str, arguments)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process
@@ -70,7 +81,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def until(condition: Callable[[], object], process: subprocess.Popen[Any]) -> None:
     """Wait until something has happened, as long as the process runs."""
     while not condition():
         assert process.poll() is None

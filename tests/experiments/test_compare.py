@@ -14,9 +14,12 @@ from typer.testing import CliRunner
 
 from infobatch.cli import app
 from infobatch.experiments.compare import grid, matched, pending
+from infobatch.experiments.display import NONE, show
 from infobatch.experiments.runs import append, read
 from infobatch.experiments.settings import Settings, settings, settings_of
 from infobatch.experiments.summary import summary
+from infobatch.report.comparisons import compare as report_of
+from infobatch.report.runs import read as read_for_report
 from tests.experiments.files import started, until
 
 SMALL = ("compare", "--epochs", "2", "--seeds", "2", "--rules", "full,mean")
@@ -24,7 +27,7 @@ SMALL = ("compare", "--epochs", "2", "--seeds", "2", "--rules", "full,mean")
 
 def run_of(chosen: Settings, **results: Any) -> dict[str, Any]:
     """The line of a run that was not run."""
-    numbers = {"accuracy": 0.9, "samples_saved": 0.0, "train_seconds": 2.0, "pruning_seconds": 0.1}
+    numbers = {"accuracy": 0.9, "train_seconds": 2.0, "pruning_seconds": 0.1}
     counts = {"num_samples": 100, "num_trained": 100 * chosen.epochs}
     return {"format": 1, **asdict(chosen), **counts, **numbers, **results}
 
@@ -110,23 +113,72 @@ def test_half_a_line_older_formats_and_strange_lines_are_left_out(tmp_path: Path
 
 
 def test_the_summary_compares_with_full_training_of_the_same_seeds() -> None:
-    mean = settings("digits", rule="mean")
+    mean = settings("digits", rule="mean", epochs=10)
     runs = [
         run_of(replace(mean, rule="full"), accuracy=0.98, train_seconds=10.0),
         run_of(replace(mean, rule="full", seed=1), accuracy=1.0, train_seconds=20.0),
-        run_of(mean, accuracy=0.97, train_seconds=7.0, pruning_seconds=0.7, samples_saved=0.3),
-        run_of(replace(mean, seed=2), train_seconds=70.0, pruning_seconds=7.0, samples_saved=0.5),
-        run_of(replace(mean, rule="full", epochs=28, match_forwards="mean")),
-        run_of(replace(mean, rule="full", epochs=27, seed=1, match_forwards="mean")),
+        run_of(mean, accuracy=0.97, train_seconds=7.0, pruning_seconds=0.7, num_trained=700),
+        run_of(replace(mean, seed=2), train_seconds=70.0, pruning_seconds=7.0, num_trained=500),
     ]
-    full, pruned, dagger = summary(runs)
+    full, pruned = summary(runs)
     assert (full.accuracy, full.num_runs, full.time_saved) == (0.99, 2, 0)
     assert full.spread == pytest.approx(0.01 * 2**0.5)
     assert pruned.time_saved == pytest.approx(0.3)  # seed 2 has no full training to compare with
     assert pruned.samples_saved == pytest.approx(0.4)
+    assert full.overhead is None
     assert pruned.overhead == pytest.approx(0.1)
-    assert (dagger.num_runs, dagger.time_saved) == (2, None)
-    assert json.dumps([row.as_dict() for row in (full, pruned, dagger)])
+    assert json.dumps([row.as_dict() for row in (full, pruned)])
+
+
+def a_comparison() -> list[dict[str, Any]]:
+    """Two ratios, and full training matched to each, which for one seed is the same run."""
+    mean = settings("digits", rule="mean", epochs=10)
+    runs = [run_of(replace(mean, rule="full", seed=seed), train_seconds=10.0) for seed in (0, 1)]
+    for seed, ratio, num_trained in ((0, 0.5, 660), (0, 0.3, 740), (1, 0.5, 640), (1, 0.3, 780)):
+        cell = replace(mean, seed=seed, prune_ratio=ratio)
+        runs.append(run_of(cell, num_trained=num_trained, train_seconds=num_trained / 100))
+    runs += [run_of(cell, train_seconds=cell.epochs) for cell in matched(runs, "mean")]
+    return [{**run, "num_test": 100} for run in runs]
+
+
+def test_matched_runs_save_against_full_training_of_full_length() -> None:
+    rows = [row for row in summary(a_comparison()) if row.settings.match_forwards]
+    assert [(row.settings.prune_ratio, row.num_runs) for row in rows] == [(0.5, 2), (0.3, 2)]
+    # Seed 0 is cut to 7 epochs of 10 for both; seed 1 to 6 and to 8.
+    assert [row.samples_saved for row in rows] == pytest.approx([0.35, 0.25])
+    assert [row.time_saved for row in rows] == pytest.approx([0.35, 0.25])
+    assert [row.overhead for row in rows] == [None, None]
+    assert all(row.settings.label == "full † (mean)" for row in rows)
+
+
+def test_the_summary_and_the_report_say_the_same(tmp_path: Path) -> None:
+    runs = a_comparison()
+    for run in runs:
+        append(tmp_path / "runs.jsonl", run)
+    (comparison,), _ = report_of(read_for_report([tmp_path / "runs.jsonl"])[0])
+    reported = {
+        (method.match_forwards, method.rule, method.prune_ratio): (
+            comparison.samples_saved(method),
+            saved[1] / saved[0] if (saved := comparison.seconds_saved(method)) else None,
+        )
+        for method in comparison.methods
+    }
+    rows = summary(runs)
+    assert len(rows) == len(reported) == 5
+    for row in rows:
+        key = row.settings.match_forwards, row.settings.rule, row.settings.prune_ratio
+        assert (row.samples_saved, row.time_saved) == pytest.approx(reported[key])
+
+
+def test_the_table_shows_no_overhead_where_nothing_is_pruned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(summary(a_comparison()), "digits")
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.startswith(("full", "mean"))]
+    # Of the columns the last three are time saved, overhead and runs.
+    assert [row[-2] for row in rows] == [NONE, "1.54%", "1.32%", NONE, NONE]
+    assert [row[-3] for row in rows] == ["0.0%", "35.0%", "24.0%", "35.0%", "25.0%"]
 
 
 # The command --------------------------------------------------------------------------------------

@@ -3,11 +3,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import signal
+import subprocess
+import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +22,14 @@ from infobatch.experiments import data, download
 from infobatch.experiments.data import load
 from infobatch.experiments.download import Source, fetch
 from infobatch.experiments.errors import UserError
-from tests.experiments.files import cifar_records, write_cifar, write_idx, write_mnist
+from tests.experiments.files import (
+    cifar_records,
+    environment,
+    until,
+    write_cifar,
+    write_idx,
+    write_mnist,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -245,10 +256,17 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
     folder = tmp_path / "served"
     folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as http:
+    with serving(partial(Quiet, directory=str(folder))) as url:
+        yield url, folder
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server while it runs."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{http.server_address[1]}/", folder
+        yield f"http://127.0.0.1:{http.server_address[1]}/"
         http.shutdown()
         thread.join()
 
@@ -311,6 +329,98 @@ def test_a_file_that_is_not_there(tmp_path: Path, server: tuple[str, Path]) -> N
     url, _ = server
     with pytest.raises(UserError, match="could not be fetched"):
         fetch(Source((f"{url}none.gz",), "123"), tmp_path / "c" / "none.gz", lambda *what: None)
+
+
+class Halting(BaseHTTPRequestHandler):
+    """Sends half of a file, and the rest when it may."""
+
+    content = bytes(range(256)) * (1 << 12)
+    go_on: threading.Event
+    num_halted = 0
+    breaks = False
+
+    def do_GET(self) -> None:
+        half = len(self.content) // 2
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        self.wfile.write(self.content[:half])
+        if self.breaks:
+            return
+        type(self).num_halted += 1
+        self.go_on.wait()
+        with suppress(OSError):  # of a client that is gone
+            self.wfile.write(self.content[half:])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def halting() -> Iterator[tuple[type[Halting], Source]]:
+    """A server that halts in the middle, and what it serves."""
+
+    class Handler(Halting):
+        go_on = threading.Event()
+
+    with serving(Handler) as url:
+        checksum = hashlib.md5(Handler.content, usedforsecurity=False).hexdigest()
+        yield Handler, Source((f"{url}file.gz",), checksum)
+        Handler.go_on.set()
+
+
+def test_a_body_that_breaks_off_leaves_nothing_behind(
+    tmp_path: Path, halting: tuple[type[Halting], Source]
+) -> None:
+    handler, source = halting
+    handler.breaks = True
+    target = tmp_path / "cache" / "file.gz"
+    with pytest.raises(UserError, match="connection broke after 524,288 of 1,048,576 bytes"):
+        fetch(source, target, lambda *what: None)
+    assert list(target.parent.iterdir()) == []
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from infobatch.experiments.download import Source, fetch
+fetch(Source((sys.argv[1],), sys.argv[2]), Path(sys.argv[3]), lambda *what: None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_download_is_not_taken_for_whole(
+    tmp_path: Path, halting: tuple[type[Halting], Source], number: signal.Signals
+) -> None:
+    handler, source = halting
+    target = tmp_path / "cache" / "file.gz"
+    command = [sys.executable, "-c", FETCH, source.urls[0], source.md5, str(target)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        until(lambda: any(part.stat().st_size for part in tmp_path.glob("cache/*")), process)
+        process.send_signal(number)
+    assert not target.exists()
+    assert len(list(target.parent.iterdir())) == (number == signal.SIGKILL)
+    handler.go_on.set()
+    fetch(source, target, lambda *what: None)
+    assert target.read_bytes() == handler.content
+
+
+def test_two_processes_may_fetch_the_same_at_once(
+    tmp_path: Path, halting: tuple[type[Halting], Source]
+) -> None:
+    handler, source = halting
+    target = tmp_path / "cache" / "file.gz"
+    command = [sys.executable, "-c", FETCH, source.urls[0], source.md5, str(target)]
+    processes = [
+        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(2)
+    ]
+    until(lambda: handler.num_halted == 2, processes[0])
+    handler.go_on.set()
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == handler.content
 
 
 def test_an_unknown_data_set() -> None:

@@ -3,23 +3,27 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import infobatch
 from infobatch.cli import app
 from infobatch.experiments.data import Images, Task, load
+from infobatch.experiments.processes import stop_on_signal
 from infobatch.experiments.settings import OPTIMIZERS, SCHEDULES, Settings, settings
 from infobatch.experiments.train import Keeping, Stopped, train
 from infobatch.experiments.training import Progress, Training
-from tests.experiments.files import COMMAND, environment, started, until
+from tests.experiments.files import TORCHRUN, started, until
+from tests.experiments.files import infobatch as infobatch_command
+from tests.ranks import on_ranks
 
 
 @pytest.fixture(scope="module")
@@ -252,12 +256,12 @@ def the_run(folder: Path) -> dict[str, Any]:
 def test_a_process_that_is_interrupted_goes_on_bit_by_bit(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    options = ["train", "--epochs", "6", "--checkpoint-every", "1", "--out"]
+    options = ["train", "--epochs", "6", "--workers", "1", "--checkpoint-every", "1", "--out"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert CliRunner().invoke(app, [*options, str(whole)]).exit_code == 0
     with started(*options, broken) as process:
         until(lambda: list(broken.glob("checkpoints/*.pt")), process)  # an epoch is done
-        os.kill(process.pid, number)
+        os.killpg(process.pid, number)
         _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "--resume" in errors
@@ -267,21 +271,84 @@ def test_a_process_that_is_interrupted_goes_on_bit_by_bit(
     assert the_run(broken)["history"] == the_run(whole)["history"]
 
 
-def test_two_processes_under_torchrun_train_together(tmp_path: Path) -> None:
-    options = ["train", "--epochs", "3", "--out"]
-    single, double = tmp_path / "single", tmp_path / "double"
-    assert CliRunner().invoke(app, [*options, str(single)]).exit_code == 0
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [COMMAND[0], *launcher, *COMMAND[1:], *options, str(double)],
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_second_ctrl_c_ends_at_once_unless_a_launcher_may_have_sent_it(
+    monkeypatch: pytest.MonkeyPatch, num_processes: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(num_processes))
+    with stop_on_signal() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        try:
+            signal.raise_signal(signal.SIGINT)
+            ended = False
+        except KeyboardInterrupt:
+            ended = True
+    assert ended == (num_processes == 1)
+
+
+TOGETHER = ("train", "--epochs", "6", "--checkpoint-every", "1", "--out")
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run of two processes under torchrun."""
+    folder = tmp_path_factory.mktemp("together")
+    done = infobatch_command(*TOGETHER, folder, command=TORCHRUN)
     assert done.returncode == 0, done.stderr
-    alone, together = the_run(single), the_run(double)
+    return the_run(folder)
+
+
+def test_two_processes_under_torchrun_train_together(
+    tmp_path: Path, together: dict[str, Any]
+) -> None:
+    assert CliRunner().invoke(app, [*TOGETHER, str(tmp_path)]).exit_code == 0
+    alone = the_run(tmp_path)
     assert together["accuracy"] > 0.8
     assert together["history"][0]["num_trained"] == alone["history"][0]["num_trained"] == 1437
     # The batch size is that of both, so together they take the steps that one takes.
-    assert abs(together["num_steps"] - alone["num_steps"]) <= 3
+    assert abs(together["num_steps"] - alone["num_steps"]) <= 6
+
+
+def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_go_on_with(
+    tmp_path: Path, together: dict[str, Any]
+) -> None:
+    with started(*TOGETHER, tmp_path, command=TORCHRUN) as process:
+        until(lambda: list(tmp_path.glob("checkpoints/*.pt")), process)  # an epoch is done
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode != 0
+    assert errors.count("the same command with --resume goes on") == 1
+    assert str(Path(infobatch.__file__).parent) not in errors  # a traceback, but torchrun's own
+    assert not (tmp_path / "runs.jsonl").exists()
+    resumed = infobatch_command(*TOGETHER, tmp_path, "--resume", command=TORCHRUN)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "starting anew" not in resumed.stderr
+    assert the_run(tmp_path)["history"] == together["history"]
+    assert list(tmp_path.glob("checkpoints/*")) == []
+
+
+def whole_and_stopped(stops: Sequence[int], task: Task, folder: Path) -> list[Any]:
+    """On a rank: the history of a run, and of those that were stopped after so many steps."""
+    os.environ.update(RANK=str(dist.get_rank()), WORLD_SIZE=str(dist.get_world_size()))
+    histories = [finished(small(), task, folder)["history"]]
+    for num_steps in stops:
+        stopped_after(num_steps, small(), task, folder)
+        done = train(small(), task, Keeping(folder / "checkpoint.pt", resume=True))
+        assert isinstance(done, dict)
+        histories.append(done["history"])
+    return histories
+
+
+def test_processes_that_are_stopped_at_any_step_go_on_bit_by_bit(
+    task: Task, tmp_path: Path
+) -> None:
+    # In the first epoch, between two, and in one that leaves an odd number of samples to share.
+    stops = (1, 10, 14, 20)
+    for whole, *stopped in on_ranks(2, whole_and_stopped, tmp_path, stops, task, tmp_path):
+        assert any(line["num_trained"] % 2 for line in whole)
+        assert stopped == [whole] * len(stops)
 
 
 def test_tensorboard_gets_every_epoch(task: Task, tmp_path: Path) -> None:

@@ -72,17 +72,22 @@ def matched(finished: Iterable[Run], rule: str) -> list[Settings]:
         of_run = settings_of(run)
         if of_run is None or of_run.rule != rule or of_run.match_forwards:
             continue
-        num_epochs = max(1, round(run["num_trained"] / run["num_samples"]))
-        cell = replace(
-            of_run,
-            rule="full",
-            prune_ratio=None,
-            delta=0.875,
-            epochs=num_epochs,
-            match_forwards=rule,
-        )
-        cells[cell] = None
+        cells[match_of(run, of_run)] = None
     return list(cells)
+
+
+def match_of(run: Run, of_run: Settings) -> Settings:
+    """Full training with as many forward passes as a run made, to the nearest epoch."""
+    return replace(
+        as_full(of_run),
+        epochs=max(1, round(run["num_trained"] / run["num_samples"])),
+        match_forwards=of_run.rule,
+    )
+
+
+def as_full(cell: Settings) -> Settings:
+    """Full training with the same seed and settings."""
+    return replace(cell, rule="full", prune_ratio=None, delta=0.875, match_forwards=None)
 
 
 def pending(cells: Iterable[Settings], finished: Iterable[Run]) -> list[Settings]:

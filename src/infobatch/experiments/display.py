@@ -20,6 +20,8 @@ from infobatch.experiments.training import Progress as Step
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+NONE = "\N{EN DASH}"
+
 
 def tell(sentence: str) -> None:
     """A sentence for people, beside the results."""
@@ -93,8 +95,8 @@ def show(rows: Sequence[Row], title: str) -> None:
             *("" if (v := getattr(row.settings, name)) is None else str(v) for name in varied),
             f"{100 * row.accuracy:.2f}{spread}",
             f"{row.samples_saved:.1%}",
-            "" if row.time_saved is None else f"{row.time_saved:.1%}",
-            f"{row.overhead:.2%}",
+            NONE if row.time_saved is None else f"{row.time_saved:.1%}",
+            NONE if row.overhead is None else f"{row.overhead:.2%}",
             str(row.num_runs),
         )
     out.print(table)

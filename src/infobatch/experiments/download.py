@@ -39,23 +39,20 @@ def fetch(
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for url in source.urls:
-        part = target.parent / f"{url.rsplit('/', 1)[1]}.part"
+        part = part_of(target.parent / url.rsplit("/", 1)[1])
         try:
             md5 = copy_to(part, url, progress)
+            if md5 != source.md5:
+                raise ValueError(f"its checksum is {md5}, expected {source.md5}")
+            if missing:
+                unpack(part, target, missing)
+            else:
+                os.replace(part, target)
+            return
         except (OSError, HTTPException, ValueError) as error:
             failures.append(f"{url}: {getattr(error, 'reason', None) or error}")
+        finally:
             part.unlink(missing_ok=True)
-            continue
-        if md5 != source.md5:
-            part.unlink()
-            failures.append(f"{url}: its checksum is {md5}, expected {source.md5}")
-            continue
-        if missing:
-            unpack(part, target, missing)
-            part.unlink()
-        else:
-            os.replace(part, target)
-        return
     wanted = ", ".join(str(target / name) for name in missing) or str(target)
     raise UserError(
         f"{wanted} {'are' if len(missing) > 1 else 'is'} missing and could not be fetched "
@@ -63,6 +60,11 @@ def fetch(
         f"{', unpack it' if missing else ''} and put it there, or name another folder with "
         "--data-dir."
     )
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written until it is whole; the processes of torchrun each have their own."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def copy_to(part: Path, url: str, progress: Callable[[str, int, int], None]) -> str:
@@ -75,6 +77,8 @@ def copy_to(part: Path, url: str, progress: Callable[[str, int, int], None]) -> 
             digest.update(block)
             done += len(block)
             progress(url.rsplit("/", 1)[1], done, total)
+    if done < total:
+        raise OSError(f"the connection broke after {done:,} of {total:,} bytes")
     return digest.hexdigest()
 
 
@@ -85,6 +89,7 @@ def unpack(archive: Path, folder: Path, names: Sequence[str]) -> None:
         for name in names:
             content: IO[Any] | None = members.extractfile(f"{folder.name}/{name}")
             assert content is not None  # the checksum says what the archive holds
-            with content, (folder / f"{name}.part").open("wb") as out:
+            part = part_of(folder / name)
+            with content, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
-            os.replace(folder / f"{name}.part", folder / name)
+            os.replace(part, folder / name)

@@ -45,17 +45,26 @@ def total(values: Tensor) -> Tensor:
     return values
 
 
+def wait_for_all() -> None:
+    """Go on when all processes are here."""
+    if num_processes() > 1:
+        dist.barrier()
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
     """Gives a function that says whether Ctrl-C (or a polite kill) has asked to stop.
 
-    The first asks, so that the step at hand is finished; a second Ctrl-C ends at once.
+    The first asks, so that the step at hand is finished; a second Ctrl-C ends at once. Not so under
+    a launcher: it may pass on the one that the terminal has sent to all, and kills what does not
+    end.
     """
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if num_processes() == 1:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

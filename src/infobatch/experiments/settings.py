@@ -74,7 +74,7 @@ class Settings:
     @property
     def label(self) -> str:
         """A name for people."""
-        return f"{self.rule}{' †' if self.match_forwards else ''}"
+        return f"full † ({self.match_forwards})" if self.match_forwards else self.rule
 
 
 def settings(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
+from infobatch.experiments.compare import as_full, match_of
 from infobatch.experiments.runs import Run
 from infobatch.experiments.settings import Settings, settings_of
 
@@ -16,16 +17,17 @@ class Row:
     """A setting, over its seeds. Fractions of 1."""
 
     settings: Settings
-    """Of its first seed."""
+    """Of its first seed; r and delta of a row of matched forward passes are those of its rule."""
     num_runs: int
     accuracy: float
     spread: float | None
     """The standard deviation of the accuracy; None for a single run."""
     samples_saved: float
+    """Of those that full training sees, which was not cut to match forward passes."""
     time_saved: float | None
     """Of the training time of full training on the same seeds; None where there is none."""
-    overhead: float
-    """The part of the training time that went into planning and bookkeeping."""
+    overhead: float | None
+    """The part of the training time that went into pruning; None for full training."""
 
     def as_dict(self) -> dict[str, Any]:
         """For a script: the settings that tell rows apart, and the numbers."""
@@ -44,49 +46,61 @@ class Row:
 
 def summary(runs: Iterable[Run]) -> list[Row]:
     """A row for each setting, in the order in which they were first run."""
-    by_setting: dict[Settings, list[Run]] = {}
-    full: dict[Settings, float] = {}
-    for run in runs:
-        chosen = settings_of(run)
-        if chosen is None:
-            continue
-        # Seeds may end with a different number of epochs where forwards are matched.
-        epochs = 0 if chosen.match_forwards else chosen.epochs
-        by_setting.setdefault(replace(chosen, seed=0, epochs=epochs), []).append(run)
-        if chosen.rule == "full" and not chosen.match_forwards:
-            full[chosen] = run["train_seconds"]
-    return [row(of_setting, full) for of_setting in by_setting.values()]
+    finished = [(run, chosen) for run in runs if (chosen := settings_of(run)) is not None]
+    seconds = {chosen: run["train_seconds"] for run, chosen in finished}
+    uncut = uncut_settings(finished)
+    by_setting: dict[Settings, list[Entry]] = {}
+    for run, chosen in finished:
+        for whole in uncut.get(chosen, [chosen]):
+            entry = Entry(run, chosen, whole, seconds.get(as_full(whole)))
+            by_setting.setdefault(replace(whole, seed=0), []).append(entry)
+    return [row(entries) for entries in by_setting.values()]
 
 
-def row(runs: list[Run], full: dict[Settings, float]) -> Row:
-    """One row, given the seconds of full training."""
+@dataclass(frozen=True)
+class Entry:
+    """A run in a row, and what it is compared with."""
+
+    run: Run
+    chosen: Settings
+    whole: Settings
+    """Its settings before it was cut to the forward passes of a rule; r and delta are that
+    rule's. Else its own."""
+    full_seconds: float | None
+    """What full training took with the same seed and settings, uncut."""
+
+    @property
+    def samples_saved(self) -> float:
+        num_trained: int = self.run["num_trained"]
+        num_full: int = self.run["num_samples"] * self.whole.epochs
+        return 1 - num_trained / num_full
+
+
+def uncut_settings(finished: Iterable[tuple[Run, Settings]]) -> dict[Settings, list[Settings]]:
+    """Of each cut run that may be among these, what it stands beside."""
+    found: dict[Settings, list[Settings]] = {}
+    for run, chosen in finished:
+        if not chosen.match_forwards:
+            whole = replace(chosen, rule="full", match_forwards=chosen.rule)
+            found.setdefault(match_of(run, chosen), []).append(whole)
+    return found
+
+
+def row(entries: list[Entry]) -> Row:
+    """One row."""
+    runs = [entry.run for entry in entries]
     accuracies = [run["accuracy"] for run in runs]
-    pairs = [(run["train_seconds"], full_seconds(run, full)) for run in runs]
-    known = [(seconds, of_full) for seconds, of_full in pairs if of_full is not None]
+    known = [(e.run["train_seconds"], e.full_seconds) for e in entries if e.full_seconds]
     seconds = sum(run["train_seconds"] for run in runs)
-    first = settings_of(runs[0])
-    assert first is not None
+    pruning_seconds = sum(run["pruning_seconds"] for run in runs)
+    first = entries[0]
+    prunes = first.chosen.rule != "full"
     return Row(
-        settings=first,
+        settings=replace(first.whole, epochs=first.chosen.epochs),
         num_runs=len(runs),
         accuracy=fmean(accuracies),
         spread=stdev(accuracies) if len(runs) > 1 else None,
-        samples_saved=fmean(saved(run) for run in runs),
+        samples_saved=fmean(entry.samples_saved for entry in entries),
         time_saved=1 - sum(s for s, _ in known) / sum(f for _, f in known) if known else None,
-        overhead=sum(run["pruning_seconds"] for run in runs) / seconds if seconds else 0.0,
+        overhead=pruning_seconds / seconds if prunes and seconds else None,
     )
-
-
-def full_seconds(run: Run, full: dict[Settings, float]) -> float | None:
-    """What full training took with the same seed and settings."""
-    chosen = settings_of(run)
-    assert chosen is not None
-    if chosen.match_forwards:
-        return None
-    return full.get(replace(chosen, rule="full", prune_ratio=None, delta=0.875))
-
-
-def saved(run: Run) -> float:
-    """The fraction of samples that was not trained."""
-    fraction: float = run["samples_saved"]
-    return fraction

@@ -14,7 +14,7 @@ import torch
 from infobatch import StateError
 from infobatch.experiments.data import Task
 from infobatch.experiments.errors import UserError, optional
-from infobatch.experiments.processes import all_agree_to_stop, num_processes, rank
+from infobatch.experiments.processes import all_agree_to_stop, rank, wait_for_all
 from infobatch.experiments.runs import Run
 from infobatch.experiments.settings import Settings
 from infobatch.experiments.training import Progress, Training
@@ -71,14 +71,14 @@ def train(
 
 
 def save(training: Training, path: Path) -> None:
-    """Write a checkpoint, whole or not at all."""
-    if num_processes() > 1 and training.train_data.num_reported:
-        training.train_data.sync()
+    """Write a checkpoint, whole or not at all; all processes must call it."""
+    training.sync()
     if rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
         torch.save(training.state_dict(), part)
         os.replace(part, path)
+    wait_for_all()  # a launcher ends the others when one has ended
 
 
 def parts_of(checkpoint: Path) -> list[Path]:

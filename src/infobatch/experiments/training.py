@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -70,6 +71,7 @@ class Training:
             collate_fn=as_fetched,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=leave_group,
             pin_memory=self.device.type == "cuda",
             # An iterator draws a seed for its workers; a resumed run has one more of them.
             generator=torch.Generator(),
@@ -245,8 +247,16 @@ class Training:
             "loss_distribution": self.loss_distribution,
         }
 
+    def sync(self) -> None:
+        """Make the state of rank 0 the state of all processes; all must call it."""
+        if num_processes() == 1:
+            return
+        if self.train_data.num_reported:
+            self.train_data.sync()
+        self._loss_sum = total(self._loss_sum) * (rank() == 0)
+
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and strings, for a bit-exact resume."""
+        """Tensors, numbers and strings, for a bit-exact resume; call `sync()` first."""
         return {
             "settings": asdict(self.settings),
             "model": self.model.state_dict(),
@@ -278,7 +288,7 @@ class Training:
             state["train_seconds"],
             state["pruning_seconds"],
         )
-        # Of this process alone; the sum over all of them is what rank 0 had counted.
+        # Each process counts its own part; what all had counted goes on as rank 0's.
         self._loss_sum = state["loss_sum"].to(self.device) * (rank() == 0)
         self._lr = state["lr"]
         torch.set_rng_state(state["random"].cpu())
@@ -287,6 +297,11 @@ class Training:
 def as_fetched(batch: Any) -> Any:
     """A batch comes from the data set in one piece: there is nothing to collate."""
     return batch
+
+
+def leave_group(worker: int) -> None:
+    """Ctrl-C goes to a whole group, but is for the process that trains: it ends its workers."""
+    os.setpgrp()
 
 
 def optimizer_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
