@@ -157,14 +157,14 @@ def convnet(num_channels: int, num_classes: int) -> nn.Module:
 
 
 def resnet8_pooled(num_channels: int, num_classes: int) -> nn.Module:
-    """Eight layers, 24 to 96 channels, halved early, for colour images on a processor."""
+    """Eight layers, 16 to 64 channels, halved early, for colour images on a processor."""
     return nn.Sequential(
-        conv_pool_relu(num_channels, 24),
-        conv_pool_relu(24, 48),
-        basic(48, 48, 1)[0],
-        conv_pool_relu(48, 96),
-        basic(96, 96, 1)[0],
-        *head(96, num_classes),
+        conv_pool_relu(num_channels, 16),
+        conv_pool_relu(16, 32),
+        basic(32, 32, 1)[0],
+        conv_pool_relu(32, 64),
+        basic(64, 64, 1)[0],
+        *head(64, num_classes),
     )
 
 
