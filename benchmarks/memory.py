@@ -34,15 +34,14 @@ def section(sizes: Sequence[int] = SIZES, huge: int = HUGE) -> Section:
             most = in_fresh_process(bytes_per_sample, size, by_index)
             for stage, bound in AIMS.items():
                 what = f"{stage}, {how}, N = {size:,}"
-                # A page more or less is not a byte per sample.
-                others = {"the scores": SCORES}
-                rows.append(Row(what, round(most[stage], 1), "B", others, Aim(bound)))
+                rows.append(Row(what, most[stage], "B", {"the scores": SCORES}, Aim(bound)))
     peak = in_fresh_process(peak_gigabytes, huge)
     rows.append(Row(f"peak of a process, N = {huge:,}", peak, "GB", aim=Aim(MACHINE_GB)))
     return Section(
         "Memory",
         "Bytes per sample that are resident beyond what the process had before, mean rule, the "
-        "larger of a full and a pruned epoch; against the scores alone. The last line is a whole "
+        "larger of a full and a pruned epoch; against the scores alone. malloc gives freed blocks "
+        "back at once (`MALLOC_MMAP_THRESHOLD_`). The last line is a whole "
         "process, torch included, that reports one epoch and plans the next.",
         rows,
     )

@@ -43,7 +43,7 @@ def random(scores: Floats, rng: np.random.Generator) -> Epoch:
 def epsilon_greedy(scores: Floats, rng: np.random.Generator) -> Epoch:
     num_kept = len(scores) // 2
     num_greedy = round(0.9 * num_kept)
-    by_score = np.argsort(-scores)
+    by_score = np.argpartition(-scores, num_greedy)
     others = rng.choice(by_score[num_greedy:], num_kept - num_greedy, replace=False)
     indices = np.concatenate([by_score[:num_greedy], others])
     rng.shuffle(indices)
@@ -52,7 +52,8 @@ def epsilon_greedy(scores: Floats, rng: np.random.Generator) -> Epoch:
 
 def ucb(scores: Floats, rng: np.random.Generator) -> Epoch:
     variances = np.zeros_like(scores)
-    indices = np.argsort(-(scores + variances))[: len(scores) // 2]
+    num_kept = len(scores) // 2
+    indices = np.argpartition(-(scores + variances), num_kept)[:num_kept]
     rng.shuffle(indices)
     return indices, np.ones(len(indices), dtype=np.float32)
 

@@ -64,7 +64,7 @@ def figure(section: Section, what: str) -> float:
 
 
 def model_section(measured: Mapping[str, Section]) -> Section:
-    """What the model says of points that it was not fitted to: all but one."""
+    """What the model says of the points that were measured."""
     plan, fitted_at = measured["plan"], 14_000_000
     seconds_per_sample = figure(plan, f"mean, N = {fitted_at:,}") / fitted_at
     rows = [
@@ -97,8 +97,9 @@ def model_section(measured: Mapping[str, Section]) -> Section:
         rows.append(Row(f"checkpoint, N = {n:,}", size, "MB", {"the model": model}))
     return Section(
         "The cost model against these measurements",
-        "The model of docs/scale.md; its only fitted number is the time to plan, "
-        f"{seconds_per_sample * 1e9:.0f} ns per sample, taken at N = {fitted_at:,}.",
+        "The model of docs/scale.md. One number is fitted, the time to plan: "
+        f"{seconds_per_sample * 1e9:.0f} ns per sample, taken at N = {fitted_at:,}, where it is "
+        "exact by construction.",
         rows,
     )
 
@@ -182,7 +183,7 @@ def plan_shards(
     most = min(max(needed), min(len(shard) for shard in shards))
     plans = []
     for rank, (shard, low) in enumerate(zip(shards, lows, strict=True)):
-        keep_of_low = (most - (len(shard) - low)) / low
+        keep_of_low = (most - (len(shard) - low)) / low if low else 1.0
         of = torch.from_numpy((shard < threshold).view(np.uint8))
         plans.append(draw(Groups(of, keep=(1.0, keep_of_low)), seed=rank, epoch=1))
     return plans

@@ -1,11 +1,12 @@
 """The tables of RESULTS.md, in Markdown, from the runs of a folder.
 
-    python results/tables.py results/digits
+python results/tables.py results/digits
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -30,14 +31,16 @@ def main() -> None:
     for note in notes + doubles:
         print(note, file=sys.stderr)
     for comparison in comparisons:
-        print(f"### {comparison.title}\n\n{table(comparison)}\n")
+        others = [method for method in comparison.methods if not method.is_main]
+        print(f"### {comparison.title}\n\n{table(comparison, comparison.main_methods)}\n")
+        if others:
+            print(f"Other values of r and δ:\n\n{table(comparison, others)}\n")
 
 
-def table(comparison: Comparison) -> str:
-    """A comparison, full training first."""
+def table(comparison: Comparison, methods: Sequence[Method]) -> str:
     differences = judge(comparison, MARGIN)
     lines = [COLUMNS, ("---", *("--:",) * (len(COLUMNS) - 1))]
-    lines += [cells(comparison, method, differences.get(method)) for method in comparison.methods]
+    lines += [cells(comparison, method, differences.get(method)) for method in methods]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -63,7 +66,7 @@ def verdict(found: Difference | None) -> str:
     if found is None:
         return ""
     words = found.verdict(MARGIN)
-    return f"{words} ({found.num_needed} seeds)" if found.num_needed else words
+    return f"{words} (needs {found.num_needed} seeds)" if found.num_needed else words
 
 
 if __name__ == "__main__":

@@ -49,6 +49,18 @@ def test_any_loss_can_be_told_from_none(plan: Plan, kind: type[Record]) -> None:
     assert torch.equal(in_plan[:8].nan_to_num(7), losses.nan_to_num(7))
 
 
+class OfSomeLibrary(torch.Tensor):
+    """As fastai's losses are."""
+
+
+def test_by_index_twice_is_counted_once_whatever_the_losses_are(plan: Plan) -> None:
+    record = IndexedRecord(Share(plan))
+    record.to(torch.device("cpu"))
+    for _ in range(2):
+        record.write(plan.indices[:10], loss_of(plan.indices[:10]).as_subclass(OfSomeLibrary))
+    assert record.num_reported == 10
+
+
 def test_by_index_twice_is_once(plan: Plan) -> None:
     record = IndexedRecord(Share(plan))
     record.to(torch.device("cpu"))

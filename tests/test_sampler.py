@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from infobatch import InfoBatch, OrderError
-from tests.conftest import Numbers, loss_of
+from tests.conftest import Numbers, loss_of, train_epoch
 
 NUM_SAMPLES, BATCH = 100, 8
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
@@ -472,6 +472,21 @@ def test_batch_weights_after_update(data: InfoBatch[int], num_workers: int) -> N
         expected = torch.tensor([weight_of[i] for i in samples.tolist()])
         assert torch.equal(data.batch_weights, expected)
         assert float(loss) == pytest.approx(float((expected * loss_of(samples)).mean()))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])  # a full one, and one that prunes
+def test_batch_weights_are_the_users_own(epoch: int) -> None:
+    """A loop that masks samples out may write into them: the plan stays as it is."""
+    data = InfoBatch(Numbers(64), 10)
+    while data.epoch < epoch:
+        train_epoch(data)
+    plan = data.plan
+    before = plan.weights.clone()
+    for samples in DataLoader(data, batch_size=8, sampler=data.sampler):
+        data.batch_weights.fill_(0)
+        data.update(loss_of(samples))
+        data.batch_weights[0] = 0
+    assert torch.equal(plan.weights, before)
 
 
 def test_batch_weights_before_update(data: InfoBatch[int]) -> None:

@@ -21,7 +21,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset
 
 import infobatch
-from infobatch import InfoBatch, Plan
+from infobatch import InfoBatch, Plan, Pruner
 
 BATCH = 16
 LEARNING_RATE = 0.5
@@ -337,6 +337,16 @@ def test_a_compiled_step(kind: str, backend: CompileCounterWithBackend) -> None:
             training.note(indices, compiled(x, y, indices))
             training.optimizer.step()
     assert 1 <= backend.frame_count <= NUM_SIZES
+
+
+def test_a_warning_of_a_compiled_step_names_the_line_of_the_user(
+    backend: CompileCounterWithBackend,
+) -> None:
+    pruner = Pruner(4, num_epochs=2)
+    step = torch.compile(lambda losses: pruner.update(losses * 1, torch.arange(4)), backend=backend)
+    with pytest.warns(RuntimeWarning, match="1 losses of epoch 0") as caught:
+        step(torch.tensor([1.0, torch.nan, 2.0, 3.0]))
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @MAY_BREAK_THE_GRAPH

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infobatch.errors import StateError
+from infobatch.errors import StateError, warn
 from infobatch.plan import Plan
 from infobatch.record import Reported, has_loss, nothing_reported
 
 FORMAT = 2
+NOTHING = b"{}"
+"""No tensors, packed; torch.load would take empty bytes for code."""
 
 
 def check_same_plan(plan: Plan, fingerprint: str) -> None:
@@ -52,6 +53,8 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
     As bytes, so that the form of a checkpoint never changes: torch.distributed.checkpoint loads
     only what is already there, in the same size.
     """
+    if not tensors:
+        return NOTHING
     buffer = io.BytesIO()
     torch.save({name: values.clone() for name, values in tensors.items()}, buffer)
     return buffer.getvalue()
@@ -59,6 +62,8 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
 
 def unpack(packed: bytes) -> dict[str, Tensor]:
     """The tensors that were packed: `unpack(pack({"losses": losses}))`."""
+    if packed == NOTHING:
+        return {}
     tensors: dict[str, Tensor] = torch.load(
         io.BytesIO(packed), map_location="cpu", weights_only=True
     )
@@ -86,9 +91,7 @@ def warn_of_unknown(reported: Reported, epoch: int) -> None:
     """Say what a checkpoint of one rank lacks: `warn_of_unknown(reported, epoch=3)`."""
     num_unknown = int((reported.done & ~has_loss(reported.losses)).sum())
     if num_unknown:
-        warnings.warn(
+        warn(
             f"the checkpoint was taken in the middle of epoch {epoch} without sync(): "
-            f"{num_unknown} samples that other ranks had trained keep their older scores.",
-            RuntimeWarning,
-            stacklevel=4,
+            f"{num_unknown} samples that other ranks had trained keep their older scores."
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 from numbers import Real
 
 
@@ -37,3 +39,15 @@ def check_fraction(name: str, value: object, *, one_allowed: bool) -> float:
     if not (0 <= fraction < 1 or (one_allowed and fraction == 1)):
         raise ValueError(f"{name} is {value!r}, expected 0 <= {name} {upper}.")
     return fraction
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's own code that led here: `warn("3 losses are NaN.")`."""
+    frame, level = sys._getframe(1), 2
+    while _is_library(frame.f_globals.get("__name__", "")) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in ("infobatch", "torch")

@@ -39,7 +39,7 @@ class Plan:
     indices: Tensor
     """int64, in training order."""
     weights: Tensor
-    """float32, aligned with `indices`."""
+    """float32, aligned with `indices`; not to be written to, it may be one number expanded."""
     num_samples: int
     """The size of the data set."""
     threshold: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from infobatch.checkpoint import (
     unpack_running,
     warn_of_unknown,
 )
-from infobatch.errors import OrderError, StateError, check_fraction, check_whole
+from infobatch.errors import OrderError, StateError, check_fraction, check_whole, warn
 from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
 from infobatch.plan import Plan, draw
 from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Reported, has_loss
@@ -117,6 +116,7 @@ class Pruner:
         return self._epoch
 
     @property
+    @untraced
     def plan(self) -> Plan:
         """What the current epoch trains; it stands still while the epoch runs."""
         return self._running_epoch().plan
@@ -170,10 +170,10 @@ class Pruner:
             kind = OrderedRecord if isinstance(fetched, slice) else IndexedRecord
             record = self._running_epoch().record(kind)
             record.to(self._device)
-            return record.weights(fetched)
+            return record.weights(fetched).clone()  # the user's own: the plan stays as it is
         if self._last_weights is None:
             raise OrderError(NO_BATCH)
-        return self._last_weights
+        return self._last_weights.clone()
 
     # A step --------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Pruner:
         running.num_updates += 1
         self._steps_done += 1
         if self._ends_epoch(record, running.num_to_report):
-            self._close(self._epoch + 1, stacklevel=4)  # above `untraced`
+            self._close(self._epoch + 1)
         return loss
 
     def _num_to_report(self, share: Share) -> int | None:
@@ -272,7 +272,7 @@ class Pruner:
                 self._agree()
                 self._running_epoch().sync(self._device)
 
-    def _close(self, next_epoch: int, *, stacklevel: int = 3) -> None:
+    def _close(self, next_epoch: int) -> None:
         """Merge what the epoch has reported, and stand at the start of another."""
         with on_host():
             self._agree()
@@ -280,11 +280,9 @@ class Pruner:
             self._enter(next_epoch)
             self._agree()
         if num_nonfinite:
-            warnings.warn(
+            warn(
                 f"{num_nonfinite} losses of epoch {closed} are NaN or infinite: their samples stay "
-                "in training and out of the threshold.",
-                RuntimeWarning,
-                stacklevel=stacklevel,
+                "in training and out of the threshold."
             )
 
     def _merge(self) -> int:
@@ -428,7 +426,7 @@ class Pruner:
             delta=self.delta,
             rule=repr(self.rule),
         )
-        scores, memory = state["scores"].clone(), unpack(state["memory"])
+        scores, memory = state["scores"].cpu(), unpack(state["memory"])
         seed, epoch, steps_at_start = state["seed"], state["epoch"], state["steps_at_start"]
         parts, running = unpack(state["running"]), None
         if parts:
@@ -442,7 +440,8 @@ class Pruner:
         num_nonfinite, steps_done = state["num_nonfinite"], state["steps_done"]
         # Nothing can fail from here on, so a refused checkpoint changes nothing.
         self._enter(epoch)
-        self.seed, self._scores, self._memory = seed, scores, memory
+        self.seed, self._memory = seed, memory
+        self._scores.copy_(scores)
         self._steps_at_start, self._steps_done = steps_at_start, steps_done
         self._past_savings, self._last_savings = past_savings, last_savings
         self._num_nonfinite = num_nonfinite
