@@ -1,7 +1,8 @@
 """Measure, print, and write RESULTS.md, results.json and growth.png.
 
     python -m benchmarks                    # everything, about a quarter of an hour
-    python -m benchmarks plan step          # some sections; writes nothing unless told where
+    python -m benchmarks plan step          # some sections; writes nothing unless told where,
+                                            # and there puts them in the place of older ones
     python -m benchmarks --small --out /tmp # sizes for a trial
 
 Times are judged as ratios only: what is compared takes turns in one run, and the best counts.
@@ -92,12 +93,15 @@ def write(measured: dict[str, Section], out: Path) -> None:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "commit": commit(),
     }
-    sections = {name: section.as_json() for name, section in measured.items()}
-    figures = json.dumps({"machine": machine, "sections": sections}, indent=1)
-    (out / "results.json").write_text(figures + "\n")
-    (out / "RESULTS.md").write_text(page(measured, machine))
+    raw = out / "results.json"
+    before = json.loads(raw.read_text()) if raw.exists() else {}
+    sections = before["sections"] if before.get("machine") == machine else {}
+    sections |= {name: {"commit": commit(), **of.as_json()} for name, of in measured.items()}
+    sections = {name: sections[name] for name in (*SECTIONS, "model") if name in sections}
+    raw.write_text(json.dumps({"machine": machine, "sections": sections}, indent=1) + "\n")
+    all_of_it = {name: Section.from_json(found) for name, found in sections.items()}
+    (out / "RESULTS.md").write_text(page(all_of_it, machine))
     if "growth" in measured:
         growth.picture(measured["growth"], out / "growth.png")
 

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, WeightedRandomSampler
 
+from benchmarks.planning import plan_once
 from benchmarks.steps import pruner_with_scores
 from benchmarks.table import Aim, Row, Section
 from benchmarks.timing import best_times, exponential
 from infobatch import Pruner
+from infobatch.rules import Mean
 
 SIZES = (50_000, 1_280_000, 14_000_000)
 BATCH = 256
@@ -47,9 +49,12 @@ def rows_of(size: int) -> list[Row]:
         },
     )
     ours = times.pop("ours")
+    scores = exponential(size)
+    planning = best_times(turns, {"plan": lambda: plan_once(Mean(), scores, {})})["plan"]
     closing = min(seconds_to_close(pruner_with_scores(size)) for _ in range(3))
     return [
         Row(f"an epoch, N = {size:,}", ours, "s", times, Aim(1.0, "RandomSampler")),
+        Row(f"of it the plan, N = {size:,}", planning, "s"),
         Row(f"of it the merge at its end, N = {size:,}", closing, "s"),
     ]
 

@@ -68,6 +68,14 @@ class Section:
             aim = [str(row.aim or ""), row.verdict] if has_aims else []
             yield [row.what, in_words(row.ours, row.unit), *ratios, *aim]
 
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> Section:
+        rows = []
+        for row in found["rows"]:
+            aim = Aim(**row["aim"]) if row["aim"] else None
+            rows.append(Row(row["what"], row["ours"], row["unit"], row["others"], aim))
+        return Section(found["title"], found["note"], rows)
+
     def as_json(self) -> dict[str, Any]:
         rows = [{**asdict(row), "met": row.is_met} for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
