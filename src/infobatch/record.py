@@ -202,13 +202,14 @@ class IndexedRecord(Record):
     def write(self, places: Places, losses: Tensor) -> None:
         assert isinstance(places, Tensor)
         losses = losses.detach().float()
-        losses = torch.where(losses == 0, 0.0, losses)  # one of -0.0 would read as none
+        # A loss of -0.0 would read as none: it becomes +0.0.
         if _on_host(places) and _on_host(self._loss_of):
             numbers, loss_of = places.numpy(), self._loss_of.numpy()
             # NumPy looks up a batch in a fraction of the time that torch takes to begin.
             self.num_reported += int(np.count_nonzero(loss_of.view(np.int32)[numbers] == NO_BITS))
-            loss_of[numbers] = losses.as_subclass(Tensor).numpy()
+            loss_of[numbers] = losses.as_subclass(Tensor).numpy() + np.float32(0)
         else:
+            losses = torch.where(losses == 0, 0.0, losses)
             self._loss_of[places.to(self._device, non_blocking=True)] = losses
             self.num_reported += len(places)
 
