@@ -38,7 +38,7 @@ class Reported:
 
     @cached_property
     def num_done(self) -> int:
-        return int(self.done.sum())
+        return int(self.done.count_nonzero())  # a sum would make whole numbers of them all first
 
 
 def nothing_reported(num_places: int) -> Reported:
@@ -181,7 +181,7 @@ class IndexedRecord(Record):
     def has(self, num_samples: int) -> bool:
         # What came twice on a device was counted twice, so the count is looked up when it matters.
         if self.num_reported >= num_samples:
-            self.num_reported = int(self.is_reported().sum())
+            self.num_reported = int(self.is_reported().count_nonzero())
         return self.num_reported == num_samples
 
     def _move(self, device: torch.device) -> None:
