@@ -210,7 +210,8 @@ class Pruner:
         self._last_weights = weights
         running.num_updates += 1
         self._steps_done += 1
-        if self._ends_epoch(record, running.num_to_report):
+        num_to_report = running.num_to_report
+        if num_to_report is not None and self._ends_epoch(record, num_to_report):
             self._close(self._epoch + 1)
         return loss
 
@@ -221,10 +222,8 @@ class Pruner:
         current = self._sampler.current
         return len(share) if current is None else current.end  # less with drop_last
 
-    def _ends_epoch(self, record: Record, num_to_report: int | None) -> bool:
+    def _ends_epoch(self, record: Record, num_to_report: int) -> bool:
         """Whether a batch just reported is the last: of all ranks, so that all end together."""
-        if num_to_report is None:
-            return False
         if record.share.num_ranks > 1 and isinstance(record, IndexedRecord):
             # A rank may leave samples out of its reports; what was handed out is the same on all.
             return self._handed_out is not None and self._handed_out.is_last_of(num_to_report)

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.compiler import is_compiling
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,7 +28,7 @@ def untraced(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         nonlocal disabled
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             return function(*args, **kwargs)
         if disabled is None:
             disabled = torch.compiler.disable(function)

@@ -38,12 +38,19 @@ def highest(values: Tensor, prune_ratio: float, epsilon: float = 0.0) -> Groups:
     tied, below = array == cut, array < cut
     num_tied, num_below = int(np.count_nonzero(tied)), int(np.count_nonzero(below))
     num_tied_kept = num_greedy - (num_seen - num_tied - num_below)
-    num_left = num_tied - num_tied_kept + num_below
-    chance = (num_kept - num_greedy) / num_left if num_left else 0.0
-    kept_of_tied = (num_tied_kept + (num_tied - num_tied_kept) * chance) / max(1, num_tied)
+    num_tied_left = num_tied - num_tied_kept
+    # Of those not among the highest, tied or below, the same part at random; whole numbers of each,
+    # so that they add up.
+    num_random = num_kept - num_greedy
+    random_of_tied = round(num_random * num_tied_left / max(1, num_tied_left + num_below))
+    random_of_below = num_random - random_of_tied
     return Groups(
         of=torch.from_numpy(tied + 2 * below.view(np.uint8)),
-        keep=(1.0, kept_of_tied, chance),
+        keep=(
+            1.0,
+            (num_tied_kept + random_of_tied) / max(1, num_tied),
+            random_of_below / max(1, num_below),
+        ),
         rescale=False,
     )
 
