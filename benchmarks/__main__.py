@@ -113,8 +113,8 @@ def page(measured: dict[str, Section], machine: dict[str, object]) -> str:
     text = (
         "# Benchmarks\n\n    make bench\n\n"
         "Ratios count, absolute times are those of one machine: what is compared took turns in one "
-        f"run, and the best turn of each is shown. {num_met} of {len(judged)} aims are met; where one is "
-        "missed, [docs/scale.md](../docs/scale.md#what-misses-its-aim) says why.\n\n"
+        f"run, and the best turn of each is shown. {num_met} of {len(judged)} aims are met; "
+        "where one is missed, [docs/scale.md](../docs/scale.md#what-misses-its-aim) says why.\n\n"
         f"{facts}. Raw figures: [results.json](results.json).\n\n"
     )
     text += "\n".join(as_markdown(section) for section in measured.values())
