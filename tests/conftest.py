@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from infobatch import InfoBatch
-from infobatch.rules import RULES, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
+from infobatch.rules import RULES, UCB, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
 
 # One thread, here and in processes started from here: so sums are rounded alike on any machine.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -56,6 +56,8 @@ def every_rule(num_samples: int) -> dict[str, Rule]:
     rules["per-class-mean"] = PerClass(Mean(), labels(num_samples))
     rules["per-class-tiers"] = PerClass(Tiers(), labels(num_samples))
     rules["every-per-class-full"] = Every(PerClass(Full(), labels(num_samples)), 2)
+    rules["every-per-class-mean"] = Every(PerClass(Mean(), labels(num_samples)), 2)
+    rules["every-per-class-ucb"] = Every(PerClass(UCB(), labels(num_samples)), 2)
     return rules
 
 

@@ -71,6 +71,26 @@ def test_reporting_twice_is_harmless(data: InfoBatch[int], num_workers: int) -> 
     check_scores(data, plans)
 
 
+def test_micro_batches_may_be_reported_twice(data: InfoBatch[int]) -> None:
+    """The second time a batch has closed its epoch, its weights are still its own."""
+    loader, plans = DataLoader(data, batch_size=8), []
+    for epoch in range(3):
+        plan = data.plan
+        plans.append(plan.indices)
+        weight_of = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+        for samples in loader:
+            for part in (*samples.split(3), *samples.split(3)):
+                losses = loss_of(part, epoch)
+                loss, weights = data.update(losses), data.batch_weights
+                assert weights.tolist() == [weight_of[sample] for sample in part.tolist()]
+                assert torch.allclose(loss, (weights * losses).mean())
+        assert data.epoch == epoch + 1
+    assert len(weight_of) < len(data.scores)
+    check_scores(data, plans)
+    with pytest.raises(OrderError, match="report one loss per sample"):
+        data.update(torch.ones(9))
+
+
 @WORKERS
 def test_micro_batches(data: InfoBatch[int], num_workers: int) -> None:
     plan = data.plan.indices

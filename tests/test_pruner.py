@@ -184,6 +184,17 @@ def test_in_order_and_by_index_do_not_mix_within_an_epoch() -> None:
         other.update(loss_of(next(batches)))
 
 
+def test_weights_read_before_a_report_by_index_are_refused() -> None:
+    """They would be right for an epoch's first batch, and after that those of the batch before."""
+    data = InfoBatch(Numbers(20), 10)
+    samples = next(iter(DataLoader(data, batch_size=5, sampler=data.sampler)))
+    assert data.batch_weights.tolist() == [1.0] * 5
+    with pytest.raises(OrderError, match="call update first, or leave the indices out"):
+        data.update(loss_of(samples), samples)
+    data.update(loss_of(samples))
+    assert data.num_reported == 5
+
+
 def test_a_full_epoch_is_to_the_last_bit_what_it_would_be_without() -> None:
     for shape in [(50,), (50, 3, 7)]:
         for dtype in (torch.bfloat16, torch.float32, torch.float64):
@@ -214,6 +225,23 @@ def test_the_users_modes_and_defaults_do_not_matter() -> None:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
     assert found == expected
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "pickle"])
+def test_the_users_default_device_does_not_matter_to_a_copy_in_mid_epoch(way: str) -> None:
+    pruner = Pruner(60, 10)
+    pruner.update(loss_of(pruner.plan.indices[:20]), pruner.plan.indices[:20])
+    state, pickled, copied = pruner.state_dict(), pickle.dumps(pruner), Pruner(60, 10)
+    try:
+        torch.set_default_device("meta")
+        if way == "checkpoint":
+            copied.load_state_dict(state)
+        else:
+            copied = pickle.loads(pickled)
+        assert copied.num_reported == 20
+    finally:
+        torch.set_default_device(None)
+    assert same_state(copied.state_dict(), state)
 
 
 def test_in_order_too() -> None:

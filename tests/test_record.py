@@ -5,7 +5,7 @@ import torch
 
 from infobatch import OrderError
 from infobatch.plan import Plan, draw
-from infobatch.record import IndexedRecord, OrderedRecord, Record, has_loss, nothing_reported
+from infobatch.record import IndexedRecord, OrderedRecord, Record, has_loss, no_losses
 from infobatch.rules import Mean
 from infobatch.share import Share
 from tests.conftest import loss_of
@@ -30,7 +30,7 @@ def test_both_kinds_give_back_what_was_written(plan: Plan, kind: type[Record]) -
         assert torch.equal(record.weights(where), plan.weights[places])
         record.write(where, loss_of(indices).double())
         assert record.is_reported().tolist() == [i < places.stop for i in range(len(plan))]
-        in_plan = nothing_reported(len(plan)).losses
+        in_plan = no_losses(len(plan))
         record.write_into(in_plan)
         assert torch.equal(has_loss(in_plan), record.is_reported())
         assert torch.equal(in_plan[: places.stop], loss_of(plan.indices[: places.stop]))
@@ -43,7 +43,7 @@ def test_any_loss_can_be_told_from_none(plan: Plan, kind: type[Record]) -> None:
     record = kind(Share(plan))
     record.to(torch.device("cpu"))
     record.write(slice(0, 8) if kind is OrderedRecord else plan.indices[:8], losses)
-    in_plan = nothing_reported(len(plan)).losses
+    in_plan = no_losses(len(plan))
     record.write_into(in_plan)
     assert has_loss(in_plan).tolist() == [i < 8 for i in range(len(plan))]
     assert torch.equal(in_plan[:8].nan_to_num(7), losses.nan_to_num(7))
@@ -71,7 +71,7 @@ def test_by_index_twice_is_once(plan: Plan) -> None:
     record.write(first, loss_of(first) + 1)
     record.write(plan.indices[10:], loss_of(plan.indices[10:]))
     assert record.has(len(plan))
-    in_plan = nothing_reported(len(plan)).losses
+    in_plan = no_losses(len(plan))
     record.write_into(in_plan)
     assert torch.equal(in_plan[:10], loss_of(first) + 1)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from infobatch.errors import StateError, warn
 from infobatch.plan import Plan
-from infobatch.record import Reported, has_loss, nothing_reported
+from infobatch.record import Reported, no_losses
 
 FORMAT = 2
 NOTHING = b"{}"
@@ -72,24 +72,27 @@ def unpack(packed: bytes) -> dict[str, Tensor]:
 
 def pack_running(reported: Reported) -> bytes:
     """What was reported of a running epoch, up to where it is: `pack_running(reported)`."""
-    end = int(reported.done.nonzero().max()) + 1
+    end = len(reported.done) - int(reported.done.numpy()[::-1].argmax())  # after the last one done
     parts = {"losses": reported.losses[:end]}
-    if not torch.equal(reported.done, has_loss(reported.losses)):
+    if not torch.equal(reported.done, reported.known):
         parts["done"] = reported.done[:end]
     return pack(parts)
 
 
 def unpack_running(plan: Plan, parts: Mapping[str, Tensor]) -> Reported:
     """What was reported of the epoch of this plan: `unpack_running(plan, unpack(packed))`."""
-    reported, end = nothing_reported(len(plan)), len(parts["losses"])
-    reported.losses[:end] = parts["losses"]
-    reported.done[:end] = parts["done"] if "done" in parts else has_loss(parts["losses"])
-    return reported
+    losses, end = no_losses(len(plan)), len(parts["losses"])
+    losses[:end] = parts["losses"]
+    if "done" not in parts:
+        return Reported(losses)
+    done = torch.zeros(len(plan), dtype=torch.bool)
+    done[:end] = parts["done"]
+    return Reported(losses, done)
 
 
 def warn_of_unknown(reported: Reported, epoch: int) -> None:
     """Say what a checkpoint of one rank lacks: `warn_of_unknown(reported, epoch=3)`."""
-    num_unknown = int((reported.done & ~has_loss(reported.losses)).sum())
+    num_unknown = reported.num_done - int(reported.known.count_nonzero())
     if num_unknown:
         warn(
             f"the checkpoint was taken in the middle of epoch {epoch} without sync(): "

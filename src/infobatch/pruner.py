@@ -24,7 +24,7 @@ from infobatch.checkpoint import (
 from infobatch.errors import OrderError, StateError, check_fraction, check_whole, warn
 from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
 from infobatch.plan import Plan, draw
-from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Reported, has_loss
+from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Reported
 from infobatch.rules import Memory, Rule, resolve
 from infobatch.rules.base import everything
 from infobatch.running import RunningEpoch, on_host
@@ -168,6 +168,7 @@ class Pruner:
         fetched = in_hand.new_batch if in_hand is not None else None
         if fetched is not None:
             kind = OrderedRecord if isinstance(fetched, slice) else IndexedRecord
+            self._weighed_by_place = kind is OrderedRecord
             record = self._running_epoch().record(kind)
             record.to(self._device)
             return record.weights(fetched).clone()  # the user's own: the plan stays as it is
@@ -194,8 +195,10 @@ class Pruner:
         """
         given, losses = losses, per_sample(losses, mask)
         recorded = losses if scores is None else score_per_sample(scores, losses)
-        if self._handed_out is not None and self._is_repeat(losses, indices):
-            return weighted_mean(losses, self.batch_weights)
+        handed_out = self._handed_out
+        if indices is None and handed_out is not None and handed_out.weights_at_close is not None:
+            self._last_weights = handed_out.take_weights(len(losses))
+            return weighted_mean(losses, self._last_weights)
         running, self._device = self._running_epoch(), losses.device
         record, places = self._batch(running, losses, indices)
         if running.num_updates == 0:
@@ -207,11 +210,13 @@ class Pruner:
         # What prunes nothing is to the last bit what it would be without the library.
         as_given = mask is None and record.all_one(places)
         loss = given.mean() if as_given else weighted_mean(losses, weights)
-        self._last_weights = weights
+        self._last_weights, self._weighed_by_place = weights, False
         running.num_updates += 1
         self._steps_done += 1
         num_to_report = running.num_to_report
         if num_to_report is not None and self._ends_epoch(record, num_to_report):
+            if handed_out is not None and indices is None:
+                handed_out.weights_at_close = record.weights(handed_out.indices)
             self._close(self._epoch + 1)
         return loss
 
@@ -229,22 +234,17 @@ class Pruner:
             return self._handed_out is not None and self._handed_out.is_last_of(num_to_report)
         return record.has(num_to_report)
 
-    def _is_repeat(self, losses: Tensor, indices: Tensor | Sequence[int] | None) -> bool:
-        """Whether a batch handed out is reported again after it has closed its epoch."""
-        return (
-            indices is None
-            and self._handed_out is not None
-            and self._handed_out.epoch != self._epoch
-            and self._last_weights is not None
-            and losses.shape == self._last_weights.shape
-        )
-
     def _batch(
         self, running: RunningEpoch, losses: Tensor, indices: Tensor | Sequence[int] | None
     ) -> tuple[Record, Places]:
         """Which samples these losses belong to, and where to write them down."""
         handed_out = self._handed_out
         if indices is not None:
+            if self._weighed_by_place:
+                raise OrderError(
+                    "batch_weights was read before update(losses, indices), when the batch's "
+                    "samples were not known: call update first, or leave the indices out."
+                )
             return running.record(IndexedRecord), as_indices(indices, losses)
         if handed_out is not None and handed_out.epoch == self._epoch:
             return running.record(IndexedRecord), handed_out.take(losses.shape[0])
@@ -300,9 +300,9 @@ class Pruner:
         """Take what was reported as scores; how many of the losses are not finite."""
         if reported.num_done == 0:
             return 0
-        indices, losses, is_known = self.plan.indices, reported.losses, has_loss(reported.losses)
-        if not is_known.all():
-            indices, losses = indices[is_known], losses[is_known]
+        indices, losses = self.plan.indices, reported.losses
+        if not reported.known.all():
+            indices, losses = indices[reported.known], losses[reported.known]
         self._last_savings = self._savings_of_epoch(reported.num_done)
         self._past_savings += self._last_savings
         self._memory = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
@@ -332,6 +332,8 @@ class Pruner:
         self._steps_at_start = self._steps_done
         self._running: RunningEpoch | None = None
         self._sampler.end()
+        self._weighed_by_place = False
+        """Whether the weights of a batch not yet reported were taken from its place in the plan."""
         if self._last_weights is not None:  # a view that would keep the whole plan alive
             self._last_weights = self._last_weights.clone()
 
@@ -409,7 +411,8 @@ class Pruner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` was taken; refuses the checkpoint of another run."""
         try:
-            self._load(state)
+            with on_host():
+                self._load(state)
         except (KeyError, TypeError, AttributeError) as error:
             raise StateError(
                 f"state is not what state_dict() returns ({error!r}): load the pruner's own entry "
@@ -459,9 +462,11 @@ class Pruner:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if state["_running"] is not None:
-            plan, packed = state["_running"]
-            self._running = RunningEpoch(plan, before=unpack_running(plan, unpack(packed)))
-        # Tensors sent to a spawned process are shared with its parent; what changes must not be.
-        self._scores = self._scores.clone()
-        self._memory = {name: values.clone() for name, values in self._memory.items()}
+        with on_host():
+            if state["_running"] is not None:
+                plan, packed = state["_running"]
+                self._running = RunningEpoch(plan, before=unpack_running(plan, unpack(packed)))
+            # Tensors sent to a spawned process are shared with its parent; what changes must not
+            # be.
+            self._scores = self._scores.clone()
+            self._memory = {name: values.clone() for name, values in self._memory.items()}

@@ -27,29 +27,38 @@ NO_BITS = torch.iinfo(torch.int32).min
 """The same, as its bits read as a whole number."""
 
 
+def no_losses(num_places: int) -> Tensor:
+    """The start of an epoch, float32: `no_losses(len(plan))`."""
+    return torch.full((num_places,), NO_LOSS, dtype=torch.float32)
+
+
+def has_loss(losses: Tensor) -> Tensor:
+    """Where a loss is known: `has_loss(no_losses(3)).any()`."""
+    return losses.view(torch.int32) != NO_BITS
+
+
 @dataclass(frozen=True, eq=False)
 class Reported:
     """What was reported of an epoch, in the order of its plan."""
 
     losses: Tensor
     """float32, NO_LOSS where none is known."""
-    done: Tensor
-    """Which places were trained; what other ranks reported of them may not be known."""
+    trained: Tensor | None = None
+    """Places known to be trained, though what other ranks reported of them may not be known."""
+
+    @cached_property
+    def known(self) -> Tensor:
+        """Where a loss is known."""
+        return has_loss(self.losses)
+
+    @cached_property
+    def done(self) -> Tensor:
+        """Which places were trained."""
+        return self.known if self.trained is None else self.known | self.trained
 
     @cached_property
     def num_done(self) -> int:
         return int(self.done.count_nonzero())  # a sum would make whole numbers of them all first
-
-
-def nothing_reported(num_places: int) -> Reported:
-    """The start of an epoch: `nothing_reported(len(plan))`."""
-    losses = torch.full((num_places,), NO_LOSS, dtype=torch.float32)
-    return Reported(losses, torch.zeros(num_places, dtype=torch.bool))
-
-
-def has_loss(losses: Tensor) -> Tensor:
-    """Where a loss is known: `has_loss(nothing_reported(3).losses).any()`."""
-    return losses.view(torch.int32) != NO_BITS
 
 
 class Record(ABC):
@@ -116,11 +125,11 @@ class OrderedRecord(Record):
         self._losses: Tensor | None = None
 
     def _move(self, device: torch.device) -> None:
-        self._weights = self.share.weights.to(device, non_blocking=True)
+        self._weights = _send(self.share.weights, device)
         if self._losses is None:
             self._losses = torch.empty(len(self.share), dtype=torch.float32, device=device)
         else:
-            self._losses = self._losses.to(device, non_blocking=True)
+            self._losses = _send(self._losses, device)
 
     def has(self, num_samples: int) -> bool:
         return self.num_reported == num_samples
@@ -169,14 +178,14 @@ class IndexedRecord(Record):
         plan = share.plan
         # A sample that is not to be trained here weighs 0; a repeat does so too.
         if self._all_one:
-            self._weight_of = torch.ones(1, dtype=torch.float32).expand(plan.num_samples)
+            self._weight_of = plan.weights  # 1 for all of them, whatever their order
         else:
             self._weight_of = torch.zeros(plan.num_samples, dtype=torch.float32)
             # A framework that shares out the whole plan may repeat what was done before a resume.
             source = plan if share.num_ranks == 1 else share
             self._weight_of[source.indices] = source.weights
         self._weight_on_device = self._weight_of
-        self._loss_of = nothing_reported(plan.num_samples).losses
+        self._loss_of = no_losses(plan.num_samples)
 
     def has(self, num_samples: int) -> bool:
         # What came twice on a device was counted twice, so the count is looked up when it matters.
@@ -185,8 +194,8 @@ class IndexedRecord(Record):
         return self.num_reported == num_samples
 
     def _move(self, device: torch.device) -> None:
-        self._weight_on_device = self._weight_of.to(device, non_blocking=True)
-        self._loss_of = self._loss_of.to(device, non_blocking=True)
+        self._weight_on_device = _send(self._weight_of, device)
+        self._loss_of = _send(self._loss_of, device)
 
     def weights(self, places: Places) -> Tensor:
         assert isinstance(places, Tensor)
@@ -194,7 +203,8 @@ class IndexedRecord(Record):
             weights = self._checked_weights(places.numpy())
             if _on_host(self._weight_on_device):
                 return torch.from_numpy(weights)
-        return self._weight_on_device[places.to(self._device, non_blocking=True)]
+        # Not [...], which would take what is below 0 for another sample.
+        return self._weight_on_device.index_select(0, _send(places, self._weight_on_device.device))
 
     def all_one(self, places: Places) -> bool:
         return self._all_one
@@ -210,7 +220,7 @@ class IndexedRecord(Record):
             loss_of[numbers] = losses.as_subclass(Tensor).numpy() + np.float32(0)
         else:
             losses = torch.where(losses == 0, 0.0, losses)
-            self._loss_of[places.to(self._device, non_blocking=True)] = losses
+            self._loss_of.index_copy_(0, _send(places, self._loss_of.device), losses)
             self.num_reported += len(places)
 
     def is_reported(self) -> Tensor:
@@ -248,6 +258,11 @@ class IndexedRecord(Record):
                 "before the next one begins."
             )
         return weights
+
+
+def _send(tensor: Tensor, device: torch.device) -> Tensor:
+    """To a device without waiting; on the host, values may be read before they have arrived."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def _on_host(tensor: Tensor) -> bool:

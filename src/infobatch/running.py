@@ -16,8 +16,7 @@ from infobatch.record import (
     OrderedRecord,
     Record,
     Reported,
-    has_loss,
-    nothing_reported,
+    no_losses,
 )
 from infobatch.share import Share
 
@@ -108,8 +107,7 @@ class RunningEpoch:
     def merged(self, device: torch.device) -> Reported:
         """What all ranks have reported; one collective, where there are several."""
         losses = distributed.merge_losses(self._losses(self._before), device)
-        done = has_loss(losses)
-        return Reported(losses, done if self._before is None else done | self._before.done)
+        return Reported(losses, None if self._before is None else self._before.done)
 
     def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
@@ -123,16 +121,15 @@ class RunningEpoch:
     def _reported(self) -> Reported:
         if self._synced is not None and self._synced_at == self.num_updates:
             return self._synced
-        known = self._synced or self._before or nothing_reported(len(self.plan))
+        known = self._synced or self._before or Reported(no_losses(len(self.plan)))
         if self._record is None or self._num_own == 0:
             return known
-        losses = self._losses(known)
         done = self._record.share.done_on_all_ranks(self._record.is_reported())
-        return Reported(losses, known.done | done | has_loss(losses))
+        return Reported(self._losses(known), known.done | done)
 
     def _losses(self, start: Reported | None) -> Tensor:
         """What was known at the start and what this rank has reported since."""
-        losses = nothing_reported(len(self.plan)).losses if start is None else start.losses.clone()
+        losses = no_losses(len(self.plan)) if start is None else start.losses.clone()
         if self._record is not None and self._num_own:
             self._record.write_into(losses)
         return losses

@@ -269,6 +269,8 @@ class HandedOut:
         self._num_taken = self._times_reported = self._num_unreported_before = 0
         self._num_handed_out = len(indices)
         self.epoch = epoch
+        self.weights_at_close: Tensor | None = None
+        """Of the whole batch, where it has closed its epoch, whose plan is gone."""
         if before is not None and before.epoch == epoch:
             before._check_whole()
             self._num_handed_out += before._num_handed_out
@@ -284,8 +286,21 @@ class HandedOut:
         """Whether all of it is reported, and with it so many samples were handed out."""
         return self._num_handed_out == num_samples and self._num_taken == len(self._indices)
 
+    @property
+    def indices(self) -> Tensor:
+        """The samples of the batch."""
+        return self._indices
+
     def take(self, num_losses: int) -> Tensor:
         """The samples of the next losses; after the last, a batch may be reported again."""
+        return self._indices[self._next(num_losses)]
+
+    def take_weights(self, num_losses: int) -> Tensor:
+        """The weights of the next losses of a batch that is reported again after its epoch."""
+        assert self.weights_at_close is not None
+        return self.weights_at_close[self._next(num_losses)]
+
+    def _next(self, num_losses: int) -> slice:
         first = self._num_taken % len(self._indices)
         if first + num_losses > len(self._indices):
             raise OrderError(
@@ -294,7 +309,7 @@ class HandedOut:
             )
         self._num_taken = first + num_losses
         self._times_reported += self._num_taken == len(self._indices)
-        return self._indices[first : self._num_taken]
+        return slice(first, self._num_taken)
 
     def check_finished(self) -> None:
         """Refuse what an epoch must not end with: a part of a batch, or traces of reading ahead."""

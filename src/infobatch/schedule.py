@@ -16,6 +16,11 @@ from infobatch.errors import check_whole
 from infobatch.pruner import Pruner
 
 
+def may_step_per_batch(scheduler: object) -> bool:
+    """Whether it is a torch scheduler that asks for no metric: `may_step_per_batch(curve)`."""
+    return isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau)
+
+
 class Schedule(LRScheduler):
     """Any scheduler that steps per batch, made for full training, on a pruned run.
 
@@ -43,7 +48,7 @@ class Schedule(LRScheduler):
         accumulate: int = 1,
     ) -> None:
         # No super().__init__(): it would set the learning rate, which is the wrapped one's to set.
-        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        if not may_step_per_batch(scheduler):
             raise TypeError(
                 f"scheduler is a {type(scheduler).__name__}, expected a torch scheduler that steps "
                 "per batch; one that steps per epoch or on a metric needs no Schedule."

@@ -333,6 +333,27 @@ def test_mixed_precision(tmp_path: Path, model: Any) -> None:
     assert trainer.pruner.scores.isfinite().all()
 
 
+def test_a_batch_that_is_learned_to_the_last_bit_does_no_harm(tmp_path: Path) -> None:
+    """Its losses sum to exactly 0, by which its share of the Trainer's loss cannot be told."""
+
+    class Certain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Any, labels: Any) -> Any:
+            logits = torch.stack([torch.zeros_like(x), x * self.weight], 1)
+            return {"loss": cross_entropy(logits, labels), "logits": logits}
+
+    samples = [{"x": 0.5 if i % 2 else 30.0, "labels": 1} for i in range(50)]
+    trainer = Recorded(Certain(), arguments(tmp_path, per_device_train_batch_size=1), None, samples)
+    trainer.train()
+    assert trainer.pruner.savings.fraction > 0.1
+    assert (trainer.pruner.scores == 0).any()
+    assert trainer.pruner.num_nonfinite == 0
+    assert trainer.model.weight > 1
+
+
 def test_another_loss_is_trained_by_its_own_losses(tmp_path: Path) -> None:
     class Regression(Recorded):
         def token_losses(self, outputs: Any, labels: Any) -> Any:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import infobatch.plan
+from infobatch import Pruner
 from infobatch.plan import draw
 from infobatch.rules import UCB, EpsilonGreedy, Every, Mean, Memory, PerClass, Rule
-from tests.conftest import BIASED, RULE_NAMES, UNBIASED, every_rule, labels
+from tests.conftest import BIASED, RULE_NAMES, UNBIASED, every_rule, labels, loss_of
 
 SIZES = [1, 2, 3, 7, 100_003]
 
@@ -69,6 +70,17 @@ def test_remembering_makes_a_new_memory(name: str) -> None:
     before = {k: v.clone() for k, v in memory.items()}
     rule.remember(scores, memory, 1, torch.arange(0, 300, 2), scores[::2] + 1)
     assert all(torch.equal(memory[k], v) for k, v in before.items())
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_rules_decide_on_what_they_have_remembered_for_many_epochs(name: str) -> None:
+    pruner = Pruner(60, 40, rule=every_rule(60)[name])
+    for epoch in range(12):
+        assert pruner.epoch == epoch
+        indices = pruner.plan.indices
+        pruner.update(loss_of(indices, epoch), indices)
+    prunes = "full" not in name
+    assert (pruner.savings.fraction > 0) == prunes
 
 
 def test_settings_tell_rules_apart() -> None:
@@ -169,4 +181,6 @@ def test_biased_rules_say_so_and_weigh_one(name: str) -> None:
     plan = draw(rule.groups(scores, trained(rule, scores), 1), seed=0, epoch=1)
     assert plan.num_pruned > 0
     assert set(plan.weights.tolist()) == {1.0}
-    assert "Biased" in (type(getattr(rule, "rule", rule)).__doc__ or "")
+    while hasattr(rule, "rule"):  # what it is made of
+        rule = rule.rule
+    assert "Biased" in (type(rule).__doc__ or "")

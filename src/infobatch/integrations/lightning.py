@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from infobatch.dataset import InfoBatch
-from infobatch.schedule import Schedule
+from infobatch.schedule import Schedule, may_step_per_batch
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -54,7 +53,9 @@ class InfoBatchCallback(Callback):
         if not pl_module.automatic_optimization or self.train_data.num_epochs is None:
             return
         for config in trainer.lr_scheduler_configs:
-            if config.interval == "step" and needs_wrapping(config.scheduler):
+            scheduler = config.scheduler
+            is_wrapped = isinstance(scheduler, Schedule)
+            if config.interval == "step" and may_step_per_batch(scheduler) and not is_wrapped:
                 if config.frequency != 1:
                     raise ValueError(
                         f"frequency of a scheduler that steps per batch is {config.frequency}, "
@@ -65,7 +66,7 @@ class InfoBatchCallback(Callback):
                 # A loader that was given a batch sampler does not know the size of its batches.
                 batches = loader if loader.batch_size is not None else loader.batch_sampler
                 config.scheduler = Schedule(
-                    config.scheduler,
+                    scheduler,
                     self.train_data,
                     batch_size=getattr(batches, "batch_size", None),  # type: ignore[arg-type]
                     drop_last=getattr(batches, "drop_last", False),
@@ -153,13 +154,6 @@ class InfoBatchCallback(Callback):
 def is_trial(trainer: Any) -> bool:
     """Whether a run takes a few batches and no more: `Trainer(fast_dev_run=True)`."""
     return bool(trainer.fast_dev_run)
-
-
-def needs_wrapping(scheduler: object) -> bool:
-    """Whether a scheduler that steps per batch would fall behind: `needs_wrapping(scheduler)`."""
-    return isinstance(scheduler, LRScheduler) and not isinstance(
-        scheduler, Schedule | ReduceLROnPlateau
-    )
 
 
 def set_length(trainer: Trainer, num_batches: int) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import Sampler
 
 from infobatch.dataset import fetch
@@ -23,7 +22,7 @@ from infobatch.loader import Wrapped
 from infobatch.plan import Plan
 from infobatch.pruner import Pruner
 from infobatch.rules import Rule
-from infobatch.schedule import Schedule
+from infobatch.schedule import Schedule, may_step_per_batch
 
 try:
     import accelerate  # noqa: F401  # the Trainer needs it, and says so later
@@ -157,7 +156,9 @@ class InfoBatchTrainer(transformers.Trainer):
         if is_pruned:
             of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
             # The Trainer's loss is the sum over all targets by a number that is its own business.
-            per_target = loss.detach() / of_sample.detach().sum()
+            total = of_sample.detach().sum()
+            # A batch may be learned to the last bit: nothing is to be had from it, and not 0 / 0.
+            per_target = torch.where(total == 0, 0, loss.detach() / total)
             loss = (of_sample * self.pruner.batch_weights).sum() * per_target
         return (loss, outputs) if return_outputs else loss
 
@@ -166,8 +167,7 @@ class InfoBatchTrainer(transformers.Trainer):
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if isinstance(scheduler, Schedule):  # given by the user, wrapped for an earlier run
             scheduler = scheduler.scheduler
-        steps_per_batch = isinstance(scheduler, LRScheduler) and self.args.max_steps <= 0
-        if steps_per_batch and not isinstance(scheduler, ReduceLROnPlateau):
+        if self.args.max_steps <= 0 and may_step_per_batch(scheduler):
             scheduler = Schedule(
                 scheduler,
                 self.pruner,

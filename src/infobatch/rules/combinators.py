@@ -83,19 +83,25 @@ class Every(Rule):
                     rescale=bool(memory["held.rescale"]),
                     drawn_in=decided,
                 )
-        return replace(self.rule.groups(scores, memory, epoch), drawn_in=epoch)
+        return replace(self.rule.groups(scores, _without_held(memory), epoch), drawn_in=epoch)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         groups = self.groups(scores, memory, epoch)
-        remembered = dict(self.rule.remember(scores, memory, epoch, indices, losses))
+        inner = _without_held(memory)
+        remembered = dict(self.rule.remember(scores, inner, epoch, indices, losses))
         if any(fraction < 1 for fraction in groups.keep):
             remembered["held.of"] = groups.of
             remembered["held.keep"] = torch.tensor(groups.keep, dtype=torch.float64)
             remembered["held.rescale"] = torch.tensor(groups.rescale)
             remembered["held.epoch"] = torch.tensor(groups.drawn_in)
         return remembered
+
+
+def _without_held(memory: Memory) -> Memory:
+    """What the rule inside remembers, which is per sample; what is held is not."""
+    return {name: values for name, values in memory.items() if not name.startswith("held.")}
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
