@@ -78,11 +78,13 @@ def model_section(measured: Mapping[str, Section]) -> Section:
     ]
     memory, n = measured["memory"], 10_000_000
     costs = Costs(n)
-    # Half of the losses are there when half of them are reported.
+    # Half of the losses are there when half of them are reported. What was measured is the larger
+    # of a pruned epoch and a full one, which has all indices, half of the losses and no weights.
     halfway = costs.bytes_during_epoch - costs.q * 2 * n
+    halfway_full = (4 + 8 + 2) * n
     for stage, model in (
         ("at rest", costs.bytes_at_rest),
-        ("half reported", max(halfway, (4 + 8 + 2) * n)),
+        ("half reported", max(halfway, halfway_full)),
         ("planning, peak", costs.bytes_planning),
     ):
         what = f"{stage}, in order, N = {n:,}"
