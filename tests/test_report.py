@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from infobatch.report import write
+from infobatch.report import results, write
 from infobatch.report.comparisons import compare
 from infobatch.report.figures import DARK, KINDS, LIGHT, spread_out
 from infobatch.report.page import NONE, Section, page
@@ -457,6 +457,30 @@ def test_overhead_is_shown_where_something_is_pruned(tmp_path: Path) -> None:
     assert list(rows)[:2] == ["full", "full, matched to mean †"]
 
 
+def test_a_script_gets_what_the_page_says(tmp_path: Path) -> None:
+    accuracies = {"full": (0.90, 0.91, 0.92), "mean": (0.90, 0.92, 0.92), "ucb": (0.9,)}
+    lines = [run(rule, seed, accuracy) for rule, values in accuracies.items()
+             for seed, accuracy in enumerate(values)]  # fmt: skip
+    file = save(tmp_path / "runs.jsonl", *lines)
+    (found,) = json.loads(json.dumps(results([file], margin=0.03)))
+    full, mean, ucb = found["methods"]
+    assert (full["accuracy"], full["verdict"], full["time_saved"]) == (0.91, None, 0)
+    low, high = stats.t.interval(0.95, 2, 0.01 / 3, stats.sem([0, 0.01, 0]))
+    assert mean["interval"] == pytest.approx([low, high])
+    assert (mean["seeds"], mean["verdict"]) == ([0, 1, 2], "lossless")
+    assert (mean["samples_saved"], mean["time_saved"]) == (0.25, 0.25)
+    assert (ucb["verdict"], ucb["interval"], ucb["spread"]) == ("not shown", None, None)
+    row = table_of(tmp_path, *lines, margin=0.03)["mean r = 0.5, δ = 0.875"]
+    assert row["Difference to full, points"] == f"+0.33 [{100 * low:+.2f}, {100 * high:+.2f}]"
+
+
+def test_lines_left_out_for_one_reason_are_one_note(tmp_path: Path) -> None:
+    other = run(format="gradients-1")
+    file = save(tmp_path / "runs.jsonl", other, run(), other)
+    _, notes = read([file])
+    assert notes == [f"{file}:1 and 1 more are left out: format is 'gradients-1', expected 1."]
+
+
 def test_the_margin_is_the_users(tmp_path: Path) -> None:
     lines = [run(rule, seed, 0.9 - 0.01 * (rule == "mean")) for rule in ("full", "mean")
              for seed in range(5)]  # fmt: skip
@@ -478,6 +502,8 @@ def test_times_of_several_machines_are_not_compared(tmp_path: Path) -> None:
     lines = [run("full"), run("mean", machine={"processor": "other"})]
     assert table_of(tmp_path, *lines)["mean r = 0.5, δ = 0.875"]["Time saved"] == NONE
     assert "several machines" in page_of(tmp_path, *lines)
+    both = [*lines, run("full", 1), run("mean", 1, train_seconds=1.0)]
+    assert table_of(tmp_path, *both)["mean r = 0.5, δ = 0.875"]["Time saved"] == "75.0 %"
 
 
 def test_nothing_of_a_file_becomes_markup(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import torch
 import typer
 from rich.table import Table
 
@@ -20,6 +21,7 @@ import infobatch
 from infobatch.experiments import data as data_sets
 from infobatch.experiments import runs
 from infobatch.experiments.compare import (
+    News,
     Workshop,
     grid,
     matched,
@@ -33,16 +35,18 @@ from infobatch.experiments.errors import UserError
 from infobatch.experiments.planning import plan_for, rule_facts
 from infobatch.experiments.processes import process_group, rank, stop_on_signal
 from infobatch.experiments.runs import Run
-from infobatch.experiments.settings import OPTIMIZERS, Settings, settings, settings_of
+from infobatch.experiments.settings import DELTA, OPTIMIZERS, Settings, settings, settings_of
 from infobatch.experiments.summary import summary
-from infobatch.experiments.train import Keeping, Stopped, train
-from infobatch.experiments.training import Progress
-from infobatch.report import write
+from infobatch.experiments.train import Keeping, SetAside, Stopped, train
+from infobatch.report import results, write
 
 STOPPED = 130
 """The exit code of a program that Ctrl-C has stopped."""
 
 RUNS = "runs.jsonl"
+
+DEMO_RUNS = "demo.jsonl"
+"""Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
 
 app = typer.Typer(
     add_completion=False,
@@ -61,6 +65,11 @@ def run() -> None:
         sys.exit(1)
     except BrokenPipeError:  # `infobatch rules | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        tell(f"{error.filename}: {error.strerror}.")
         sys.exit(1)
 
 
@@ -121,7 +130,7 @@ def train_command(
     model: Model = None,
     rule: Annotated[str, typer.Option(help="See `infobatch rules`; or mean-unscaled.")] = "mean",
     prune_ratio: Annotated[float | None, typer.Option(help="The rule's own, unless given.")] = None,
-    delta: Annotated[float, typer.Option(help="The part of the epochs that may prune.")] = 0.875,
+    delta: Annotated[float, typer.Option(help="The part of the epochs that may prune.")] = DELTA,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     optimizer: Annotated[str, typer.Option(help="sgd, adamw, radam, lars or lamb.")] = "sgd",
@@ -172,6 +181,8 @@ def train_command(
     if resume and not keeping.checkpoint.exists():
         tell(f"no checkpoint in {keeping.checkpoint.parent} for these settings: starting anew.")
     task = load(data, data_dir)
+    if rank() == 0:
+        runs.prepare(out_folder / RUNS)
     with process_group(), stop_on_signal() as stop, running(1) as hear:
         done = train(
             chosen,
@@ -185,6 +196,7 @@ def train_command(
         stop_here(f"stopped in epoch {done.epoch}; the same command with --resume goes on.")
     if rank() == 0:
         runs.append(out_folder / RUNS, done)
+        keeping.forget()
         if as_json:
             print(json.dumps(done))
         else:
@@ -208,9 +220,9 @@ def compare(
     prune_ratios: Annotated[
         str | None, typer.Option("--prune-ratio", help="One or more, separated by commas.")
     ] = None,
-    deltas: Annotated[
-        str, typer.Option("--delta", help="One or more, separated by commas.")
-    ] = "0.875",
+    deltas: Annotated[str, typer.Option("--delta", help="One or more, separated by commas.")] = str(
+        DELTA
+    ),
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     optimizers: Annotated[
@@ -251,16 +263,17 @@ def compare(
     )
     cells = grid(
         base,
-        rules=split(rules),
+        rules=split("rules", rules),
         seeds=range(seeds),
-        prune_ratios=numbers("prune-ratio", prune_ratios) if prune_ratios else [None],
+        prune_ratios=[None] if prune_ratios is None else numbers("prune-ratio", prune_ratios),
         deltas=numbers("delta", deltas),
         optimizers=[
-            (name, OPTIMIZERS.get(name, 1.0) if lr is None else lr) for name in split(optimizers)
+            (name, OPTIMIZERS.get(name, 1.0) if lr is None else lr)
+            for name in split("optimizer", optimizers)
         ],
     )
-    matching = split(match_forwards or "")
-    if unmatched := [rule for rule in matching if rule not in split(rules)]:
+    matching = [] if match_forwards is None else split("match-forwards", match_forwards)
+    if unmatched := [rule for rule in matching if rule not in split("rules", rules)]:
         raise UserError(
             f"match-forwards is {unmatched[0]!r}, which is not one of the rules {rules}."
         )
@@ -289,12 +302,16 @@ def demo(
 ) -> None:
     """See it work, in about a minute: four rules on scikit-learn's digits, and a report."""
     cells = grid(settings("digits"), rules=["full", "mean", "tiers", "random"], seeds=range(seeds))
-    (out_folder / RUNS).unlink(missing_ok=True)
-    workshop = Workshop(data_sets.default_folder(), out_folder / "checkpoints", checkpoint_every=0)
-    num_jobs = jobs or min(len(os.sched_getaffinity(0)), 4)
-    finished = run_cells(cells, [], workshop, out_folder / RUNS, num_jobs)
+    file = out_folder / DEMO_RUNS
+    if not pending(cells, runs.read(file, lambda note: None)):
+        file.unlink()  # a finished one is shown anew, a stopped one goes on
+    workshop = Workshop(
+        data_sets.default_folder(), out_folder / "demo-checkpoints", checkpoint_every=0
+    )
+    num_jobs = jobs or min(torch.get_num_threads(), 4)
+    finished = run_cells(cells, [], workshop, file, num_jobs)
     show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
-    page = write_report([out_folder / RUNS], out_folder, 0.5)
+    page = write_report([file], out_folder, 0.5)
     if as_json:
         tell(f"report in {page}")
     else:
@@ -305,6 +322,7 @@ def demo(
     epilog=examples(
         "infobatch report runs",
         "infobatch report results/*/*.jsonl --out page --margin 0.25",
+        "infobatch report runs --json",
     )
 )
 def report(
@@ -315,10 +333,13 @@ def report(
         "report"
     ),
     margin: Annotated[
-        float, typer.Option(min=0, help="What counts as lossless, in points of accuracy.")
+        float, typer.Option(help="What counts as lossless, in points of accuracy.")
     ] = 0.5,
+    as_json: Json = False,
 ) -> None:
     """Write a page with tables and figures of finished runs, and print its path."""
+    if not 0 < margin < 100:
+        raise UserError(f"margin is {margin:g}, expected points of accuracy, 0 < margin < 100.")
     found: list[Path] = []
     for path in files:
         if not path.exists():
@@ -328,7 +349,12 @@ def report(
         found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
     if not found:
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
-    print(write_report(found, out_folder, margin))
+    page = write_report(found, out_folder, margin)
+    if as_json:
+        comparisons = results(found, margin=margin / 100)
+        print(json.dumps({"page": str(page), "comparisons": comparisons}))
+    else:
+        print(page)
 
 
 @app.command(
@@ -422,6 +448,7 @@ def run_cells(
 
     runs.read(file, tell)  # what cannot be read is told of, once
     task = load(cells[0].data, workshop.data_folder)
+    runs.prepare(file)
     run_missing(pending(cells, finished()), workshop, file, num_jobs, task)
     for rule in matching:
         cut = matched(finished(), rule)
@@ -439,11 +466,14 @@ def run_missing(
     num_finished = 0
     with running(len(cells)) as show_progress:
 
-        def hear(cell: Settings, heard: Run | Stopped | Progress) -> None:
+        def hear(cell: Settings, heard: News) -> None:
             nonlocal num_finished
             if isinstance(heard, dict):
                 runs.append(file, heard)
+                workshop.keeping(cell).forget()
                 num_finished += 1
+            elif isinstance(heard, SetAside):
+                tell(heard.sentence)
             show_progress(cell, heard)
 
         if num_jobs == 1:
@@ -462,15 +492,18 @@ def stop_here(sentence: str) -> NoReturn:
     raise typer.Exit(STOPPED)
 
 
-def split(names: str) -> list[str]:
-    """What is separated by commas: `split("full,mean")`."""
-    return [name.strip() for name in names.split(",") if name.strip()]
+def split(option: str, text: str) -> list[str]:
+    """What is separated by commas, at least one: `split("rules", "full,mean")`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"{option} is {text!r}, expected one or more, separated by commas.")
+    return names
 
 
 def numbers(option: str, text: str) -> list[float]:
     """Numbers separated by commas, or a sentence."""
     try:
-        return [float(number) for number in split(text)]
+        return [float(number) for number in split(option, text)]
     except ValueError:
         raise UserError(f"{option} is {text!r}, expected numbers separated by commas.") from None
 

@@ -63,7 +63,9 @@ def test_the_version() -> None:
         ("train --delta 2", "delta is 2.0, expected 0 <= delta <= 1"),
         ("train --epochs 0", "epochs is 0, expected a whole number of at least 1"),
         ("train --batch-size 0", "batch_size is 0, expected"),
-        ("train --lr -1", "lr is -1.0, expected a number above 0"),
+        ("train --lr -1", "lr is -1.0, expected a finite number above 0"),
+        ("train --lr inf", "lr is inf, expected a finite number above 0"),
+        ("train --seed -1", "seed is -1, expected a whole number of at least 0"),
         ("train --label-smoothing 1", "label_smoothing is 1.0, expected"),
         ("train --mixup -1", "mixup is -1.0, expected"),
         ("train --data folder:nowhere", "nowhere is no folder"),
@@ -71,6 +73,10 @@ def test_the_version() -> None:
         ("compare --prune-ratio a,b", "prune-ratio is 'a,b', expected numbers"),
         ("compare --prune-ratio 0.5,1.5", "prune_ratio is 1.5, expected"),
         ("compare --optimizer adam", "optimizer is 'adam', expected"),
+        ("compare --rules ,", "rules is ',', expected one or more, separated by commas"),
+        ("compare --delta ,", "delta is ',', expected one or more, separated by commas"),
+        ("compare --match-forwards ,", "match-forwards is ',', expected one or more"),
+        ("report . --margin 0", "margin is 0, expected points of accuracy, 0 < margin < 100"),
         ("compare --match-forwards ucb", "match-forwards is 'ucb', which is not one of the rules"),
         ("report nowhere", "nowhere does not exist"),
         ("report .", "holds no file that ends in .jsonl"),
@@ -81,7 +87,7 @@ def test_a_users_mistake_is_one_sentence(arguments: str, sentence: str) -> None:
     result = invoke(*arguments.split())
     assert isinstance(result.exception, UserError)
     assert sentence in str(result.exception)
-    assert not list(Path().glob("runs/*.jsonl"))
+    assert not any(file.read_text() for file in Path().glob("runs/*.jsonl"))
 
 
 @pytest.mark.parametrize("arguments", ["nothing", "train --nothing", "train --seed x", "plan"])
@@ -95,6 +101,25 @@ def test_a_mistake_in_a_real_process() -> None:
     assert result.stdout == ""
     assert result.stderr.startswith("infobatch: rule is 'median', expected one of")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training() -> None:
+    Path("taken").write_text("a file")
+    Path("runs/runs.jsonl").mkdir(parents=True)
+    for command in ("train", "compare", "demo"):
+        result = infobatch(command, *(["--out", "taken"] if command != "compare" else []))
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.count("\n") == 1
+        assert "taken" in result.stderr or "runs.jsonl" in result.stderr
+    assert sorted(path.name for path in Path().iterdir()) == ["runs", "taken"]
+
+
+def test_a_last_batch_of_one_image_is_trained() -> None:
+    """1,437 = 4 x 359 + 1. A deep network makes one pixel of it, too little to normalise."""
+    options = ["--epochs", 1, "--model", "resnet8-pooled", "--batch-size", 359]
+    result = invoke("train", *options, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["num_steps"] == 5
 
 
 def test_train_prints_a_table_or_json() -> None:
@@ -122,6 +147,20 @@ def test_resume_without_a_checkpoint_starts_anew() -> None:
     result = invoke("train", "--epochs", 1, "--resume")
     assert result.exit_code == 0
     assert "starting anew" in result.stderr
+
+
+def test_report_prints_the_page_or_what_it_says() -> None:
+    rows = json.loads(invoke("compare", "--epochs", 1, "--seeds", 2, "--json").stdout)
+    page = Path(invoke("report", "runs").stdout.strip())
+    assert page == Path("report/index.html")
+    said = json.loads(invoke("report", "runs", "--json", "--margin", 0.2).stdout)
+    assert Path(said["page"]) == page
+    (comparison,) = said["comparisons"]
+    assert comparison["margin"] == 0.002
+    methods = {method["rule"]: method for method in comparison["methods"]}
+    for row in rows:
+        for name in ("accuracy", "samples_saved", "time_saved"):
+            assert methods[row["rule"]][name] == pytest.approx(row[name])
 
 
 def test_compare_varies_what_it_is_given() -> None:
@@ -171,6 +210,30 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_the_demo_compares_and_leaves_other_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_text("a user's runs")
+    result = infobatch("demo", "--seeds", 1, "--out", tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    header, *rows, last = result.stdout.splitlines()[-6:]
+    assert "accuracy  samples saved  time saved  overhead  runs" in header
+    assert [row.split()[0] for row in rows] == ["full", "mean", "tiers", "random"]
+    runs = [json.loads(line) for line in (tmp_path / "demo.jsonl").read_text().splitlines()]
+    assert sorted(run["rule"] for run in runs) == ["full", "mean", "random", "tiers"]
+    assert all(run["accuracy"] > 0.97 for run in runs)
+    page = Path(last.removeprefix("report in "))
+    assert tmp_path in page.parents
+    assert "<html" in page.read_text()
+    assert (tmp_path / "runs.jsonl").read_text() == "a user's runs"
+
+    # A demonstration that was stopped goes on.
+    lines = (tmp_path / "demo.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "demo.jsonl").write_text("".join(lines[:3]))
+    assert infobatch("demo", "--seeds", 1, "--out", tmp_path).returncode == 0
+    again = (tmp_path / "demo.jsonl").read_text().splitlines(keepends=True)
+    assert again[:3] == lines[:3]
+    assert [json.loads(line)["history"] for line in again] == [run["history"] for run in runs]
 
 
 def test_without_the_extra_the_command_names_it(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from infobatch.cli import app
 from infobatch.experiments.compare import grid, matched, pending
 from infobatch.experiments.display import NONE, show
-from infobatch.experiments.runs import append, read
+from infobatch.experiments.runs import append, prepare, read
 from infobatch.experiments.settings import Settings, settings, settings_of
 from infobatch.experiments.summary import summary
 from infobatch.report.comparisons import compare as report_of
@@ -28,7 +29,7 @@ SMALL = ("compare", "--epochs", "2", "--seeds", "2", "--rules", "full,mean")
 def run_of(chosen: Settings, **results: Any) -> dict[str, Any]:
     """The line of a run that was not run."""
     numbers = {"accuracy": 0.9, "train_seconds": 2.0, "pruning_seconds": 0.1}
-    counts = {"num_samples": 100, "num_trained": 100 * chosen.epochs}
+    counts = {"num_samples": 100, "num_test": 100, "num_trained": 100 * chosen.epochs}
     return {"format": 1, **asdict(chosen), **counts, **numbers, **results}
 
 
@@ -59,6 +60,19 @@ def test_what_is_finished_is_not_pending() -> None:
         assert cells[1] in pending(cells, [{**done[0], **change}])
     older = {name: value for name, value in done[0].items() if name != "cutmix"}
     assert pending(cells, [older]) == cells
+    assert pending(cells, [{**done[0], "rule": "a rule of another version"}]) == cells
+
+
+def test_a_run_has_one_name_however_it_is_asked_for() -> None:
+    mean, full = settings("digits", rule="mean"), settings("digits", rule="full")
+    assert settings("digits", rule="mean", prune_ratio=0.5) == mean
+    assert settings("digits", rule="full", delta=1) == full
+    assert settings("digits", rule="mean", delta=1) != mean
+    assert pending([mean], [run_of(replace(mean, prune_ratio=0.5))]) == []
+    cells = grid(mean, rules=["mean", "tiers"], seeds=[0], prune_ratios=[None, 0.5, 0.3])
+    assert [(cell.rule, cell.prune_ratio, cell.ratio) for cell in cells] == [
+        ("mean", None, 0.5), ("mean", 0.3, 0.3), ("tiers", None, None),
+    ]  # fmt: skip
 
 
 def test_matched_runs_have_the_forward_passes_of_their_rule() -> None:
@@ -79,6 +93,7 @@ def test_matched_runs_have_the_forward_passes_of_their_rule() -> None:
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "new" / "runs.jsonl"
+    prepare(file)
     runs = [run_of(settings("digits", seed=seed)) for seed in range(3)]
     for run in runs:
         append(file, run)
@@ -97,15 +112,20 @@ def test_half_a_line_older_formats_and_strange_lines_are_left_out(tmp_path: Path
         "[1, 2]",
         "",
         "\x00\xff",
+        json.dumps({**whole, "lr": [0.1]}),
+        json.dumps({name: value for name, value in whole.items() if name != "num_trained"}),
         json.dumps(whole),
         json.dumps(whole)[:50],
     ]
     file.write_bytes("\n".join(lines).encode("latin-1"))
     notes: list[str] = []
     assert read(file, notes.append) == [whole]
-    assert len(notes) == 5
+    assert len(notes) == 7
+    assert f"{file}:1 is left out: format is 0, expected 1." in notes
     append(file, whole)
     assert read(file, notes.append) == [whole, whole]
+    untimed = {name: value for name, value in whole.items() if "seconds" not in name}
+    assert summary([untimed])[0].time_saved is None
     assert read(tmp_path / "none.jsonl", notes.append) == []
 
 
@@ -130,6 +150,15 @@ def test_the_summary_compares_with_full_training_of_the_same_seeds() -> None:
     assert json.dumps([row.as_dict() for row in (full, pruned)])
 
 
+def test_times_of_other_machines_and_numbers_of_threads_are_not_compared() -> None:
+    mean = settings("digits", rule="mean", epochs=10)
+    runs = [
+        run_of(replace(mean, rule="full"), machine={"threads": 2}, train_seconds=10.0),
+        run_of(mean, machine={"threads": 1}, train_seconds=7.0),
+    ]
+    assert [row.time_saved for row in summary(runs)] == [0, None]
+
+
 def a_comparison() -> list[dict[str, Any]]:
     """Two ratios, and full training matched to each, which for one seed is the same run."""
     mean = settings("digits", rule="mean", epochs=10)
@@ -138,12 +167,12 @@ def a_comparison() -> list[dict[str, Any]]:
         cell = replace(mean, seed=seed, prune_ratio=ratio)
         runs.append(run_of(cell, num_trained=num_trained, train_seconds=num_trained / 100))
     runs += [run_of(cell, train_seconds=cell.epochs) for cell in matched(runs, "mean")]
-    return [{**run, "num_test": 100} for run in runs]
+    return runs
 
 
 def test_matched_runs_save_against_full_training_of_full_length() -> None:
     rows = [row for row in summary(a_comparison()) if row.settings.match_forwards]
-    assert [(row.settings.prune_ratio, row.num_runs) for row in rows] == [(0.5, 2), (0.3, 2)]
+    assert [(row.settings.ratio, row.num_runs) for row in rows] == [(0.5, 2), (0.3, 2)]
     # Seed 0 is cut to 7 epochs of 10 for both; seed 1 to 6 and to 8.
     assert [row.samples_saved for row in rows] == pytest.approx([0.35, 0.25])
     assert [row.time_saved for row in rows] == pytest.approx([0.35, 0.25])
@@ -152,7 +181,9 @@ def test_matched_runs_save_against_full_training_of_full_length() -> None:
 
 
 def test_the_summary_and_the_report_say_the_same(tmp_path: Path) -> None:
-    runs = a_comparison()
+    # Seeds that only one of two methods has, on a machine that became slower, tell nothing.
+    full = settings("digits", rule="full", seed=2, epochs=10)
+    runs = [*a_comparison(), {**run_of(full, train_seconds=100.0), "num_test": 100}]
     for run in runs:
         append(tmp_path / "runs.jsonl", run)
     (comparison,), _ = report_of(read_for_report([tmp_path / "runs.jsonl"])[0])
@@ -166,7 +197,7 @@ def test_the_summary_and_the_report_say_the_same(tmp_path: Path) -> None:
     rows = summary(runs)
     assert len(rows) == len(reported) == 5
     for row in rows:
-        key = row.settings.match_forwards, row.settings.rule, row.settings.prune_ratio
+        key = row.settings.match_forwards, row.settings.rule, row.settings.ratio
         assert (row.samples_saved, row.time_saved) == pytest.approx(reported[key])
 
 
@@ -179,6 +210,15 @@ def test_the_table_shows_no_overhead_where_nothing_is_pruned(
     # Of the columns the last three are time saved, overhead and runs.
     assert [row[-2] for row in rows] == [NONE, "1.54%", "1.32%", NONE, NONE]
     assert [row[-3] for row in rows] == ["0.0%", "35.0%", "24.0%", "35.0%", "25.0%"]
+
+
+def test_the_table_tells_optimizers_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = grid(
+        settings("digits"), rules=["full"], seeds=[0], optimizers=[("sgd", 0.1), ("adamw", 0.01)]
+    )
+    show(summary(run_of(cell) for cell in cells), "digits")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[:2] for row in rows[-2:]] == [["full", "sgd"], ["full", "adamw"]]
 
 
 # The command --------------------------------------------------------------------------------------
@@ -215,8 +255,8 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     file.write_text("\n".join(kept)[:-30])
     repaired = CliRunner().invoke(app, options)
     assert repaired.exit_code == 0
-    assert "runs.jsonl:2 has format 0" in repaired.stderr
-    assert "runs.jsonl:6 is not a whole line" in repaired.stderr
+    assert "runs.jsonl:2 is left out: format is 0, expected 1." in repaired.stderr
+    assert "runs.jsonl:6 is left out: it is no complete JSON" in repaired.stderr
     assert len(lines_of(tmp_path)) == 4 + 2
     for name in ("history", "accuracy", "num_trained"):
         assert lines_of(tmp_path)[4][name] == runs[1][name]
@@ -231,7 +271,10 @@ def test_jobs_that_are_stopped_go_on(
     options += ["--checkpoint-every", "1"]
     with started(*options, "--jobs", 2) as process:
         until(lambda: list(tmp_path.glob("runs/checkpoints/*.pt")), process)
-        os.kill(process.pid, number)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            os.kill(process.pid, number)
         _, errors = process.communicate()
     assert process.returncode == (130 if number == signal.SIGINT else -9), errors
     if number == signal.SIGINT:
@@ -248,6 +291,32 @@ def test_jobs_that_are_stopped_go_on(
     assert CliRunner().invoke(app, [*options, "--out", "unbroken"]).exit_code == 0
     unbroken = read(tmp_path / "unbroken" / "runs.jsonl", lambda note: None)
     assert histories(runs) == histories(unbroken)
+
+
+def test_a_checkpoint_that_cannot_be_used_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = settings("digits", epochs=2)
+    cells = grid(base, rules=["full", "mean"], seeds=range(2))
+    checkpoints = Path("runs/checkpoints")
+    checkpoints.mkdir(parents=True)
+    (checkpoints / f"{cells[0].name}.pt").write_bytes(b"")
+    torch.save(["not", "a", "state"], checkpoints / f"{cells[1].name}.pt")
+    for jobs in (1, 2):
+        result = CliRunner().invoke(app, [*SMALL, "--jobs", str(jobs), "--out", "runs"])
+        assert result.exit_code == 0, result.stderr
+        assert len(lines_of(tmp_path)) == 4
+        assert result.stderr.count("and the run starts anew.") == (2 if jobs == 1 else 0)
+    left = sorted(path.name for path in checkpoints.iterdir())
+    assert left == sorted(f"{cell.name}.unusable" for cell in cells[:2])
+
+    Path("runs/runs.jsonl").unlink()
+    (checkpoints / f"{cells[3].name}.pt").write_bytes(b"damaged")
+    result = CliRunner().invoke(app, [*SMALL, "--jobs", "2"])
+    assert result.exit_code == 0, result.stderr
+    assert len(lines_of(tmp_path)) == 4
+    assert f"{cells[3].name}.pt cannot be resumed" in result.stderr
 
 
 def histories(runs: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:

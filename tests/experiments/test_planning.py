@@ -84,6 +84,7 @@ def test_missing_and_infinite_scores_are_kept(tmp_path: Path) -> None:
         ("a.csv", b"score\n1.0\nhigh\n", "cannot be read as .csv"),
         ("a.csv", b"a,b\n1,2\n", "has no column 'score': name one of a, b with --column"),
         ("a.csv", b"a,score\n1,2\n3\n", "cannot be read as .csv: row 2 has no field 2"),
+        ("a.csv", b"a,score\n5\n6,7\n", "cannot be read as .csv: row 1 has no field 2"),
         ("a.csv", b"score\n", "expected one number per sample"),
     ],
 )

@@ -57,7 +57,7 @@ def test_the_line_of_a_run_has_all_of_its_keys(task: Task, tmp_path: Path) -> No
     ]  # fmt: skip
     assert {"command", "commit", "versions", "machine"} <= run.keys()
     assert run["versions"].keys() == {"infobatch", "torch", "numpy", "python"}
-    assert run["machine"].keys() == {"processor", "cores", "system"}
+    assert run["machine"].keys() == {"processor", "cores", "threads", "processes", "system"}
     assert (run["num_samples"], run["num_test"], run["num_full"]) == (300, 100, 1200)
     history, timing = run["history"], run["timing"]
     assert [line["epoch"] for line in history] == [line["epoch"] for line in timing] == [0, 1, 2, 3]
@@ -140,7 +140,7 @@ def stopped_after(num_steps: int, chosen: Settings, task: Task, folder: Path) ->
     keeping = Keeping(folder / "checkpoint.pt", resume=True, every=0)
     done = train(chosen, task, keeping, stop=lambda: len(heard) >= num_steps, report=heard.append)
     assert isinstance(done, Stopped)
-    assert done.checkpoint.exists()
+    assert keeping.checkpoint.exists()
     return heard[-1]
 
 
@@ -156,11 +156,14 @@ def test_a_stopped_run_goes_on_bit_by_bit(
     whole = finished(chosen, task, tmp_path)
     stopped_after(num_steps, chosen, task, tmp_path)
     stopped_after(2, chosen, task, tmp_path)
-    done = train(chosen, task, Keeping(tmp_path / "checkpoint.pt", resume=True))
+    keeping = Keeping(tmp_path / "checkpoint.pt", resume=True)
+    done = train(chosen, task, keeping)
     assert isinstance(done, dict)
     for name in ("history", "loss_distribution", "num_trained", "num_full", "num_steps"):
         assert done[name] == whole[name], name
-    assert not (tmp_path / "checkpoint.pt").exists()
+    assert keeping.checkpoint.exists()  # until the line is written
+    keeping.forget()
+    assert not list(tmp_path.iterdir())
 
 
 def test_random_numbers_of_the_network_are_resumed_too(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,11 +21,21 @@ from infobatch.experiments.data import Task
 from infobatch.experiments.errors import UserError
 from infobatch.experiments.processes import stop_on_signal
 from infobatch.experiments.runs import Run
-from infobatch.experiments.settings import Settings, check, settings_of, takes_ratio
-from infobatch.experiments.train import Keeping, Stopped, train
+from infobatch.experiments.settings import (
+    DELTA,
+    Settings,
+    canonical,
+    check,
+    own_ratio,
+    settings_of,
+)
+from infobatch.experiments.train import CheckpointError, Keeping, SetAside, Stopped, train
 from infobatch.experiments.training import Progress
+from infobatch.rules import RULES
 
-Hear = Callable[[Settings, Run | Stopped | Progress], None]
+News = Run | Stopped | Progress | SetAside
+
+Hear = Callable[[Settings, News], None]
 """Is told of a run's progress, then of its result, or that it was stopped."""
 
 
@@ -35,7 +45,7 @@ def grid(
     rules: Sequence[str],
     seeds: Iterable[int],
     prune_ratios: Sequence[float | None] = (None,),
-    deltas: Sequence[float] = (0.875,),
+    deltas: Sequence[float] = (DELTA,),
     optimizers: Sequence[tuple[str, float]] = (("sgd", 0.1),),
 ) -> list[Settings]:
     """All cells, without doubles: a rule without a ratio, or full training, has fewer.
@@ -57,11 +67,13 @@ def grid(
             seed=seed,
             optimizer=optimizer,
             lr=lr,
-            prune_ratio=ratio if takes_ratio(rule) else None,
-            delta=0.875 if rule == "full" else delta,
+            prune_ratio=ratio,
+            delta=delta,
         )
+        if rule in RULES and own_ratio(rule) is None:
+            cell = replace(cell, prune_ratio=None)
         check(cell)
-        cells[cell] = None
+        cells[canonical(cell)] = None
     return list(cells)
 
 
@@ -87,7 +99,7 @@ def match_of(run: Run, of_run: Settings) -> Settings:
 
 def as_full(cell: Settings) -> Settings:
     """Full training with the same seed and settings."""
-    return replace(cell, rule="full", prune_ratio=None, delta=0.875, match_forwards=None)
+    return replace(cell, rule="full", prune_ratio=None, delta=DELTA, match_forwards=None)
 
 
 def pending(cells: Iterable[Settings], finished: Iterable[Run]) -> list[Settings]:
@@ -109,13 +121,21 @@ class Workshop:
         cell: Settings,
         task: Task,
         stop: Callable[[], bool],
-        report: Callable[[Progress], None],
+        hear: Callable[[Progress | SetAside], None],
     ) -> Run | Stopped:
-        """A cell, from its checkpoint where there is one."""
-        keeping = Keeping(
+        """A cell, from its checkpoint where there is one that can be used."""
+        keeping = self.keeping(cell)
+        try:
+            return train(cell, task, keeping, stop=stop, report=hear)
+        except CheckpointError as error:
+            hear(keeping.set_aside(str(error)))
+            return train(cell, task, keeping, stop=stop, report=hear)
+
+    def keeping(self, cell: Settings) -> Keeping:
+        """What a cell leaves behind on its way."""
+        return Keeping(
             self.checkpoints / f"{cell.name}.pt", resume=True, every=self.checkpoint_every
         )
-        return train(cell, task, keeping, stop=stop, report=report)
 
 
 def one_after_another(
@@ -143,7 +163,7 @@ def side_by_side(
     with stop_on_signal() as stop, workers(workshop, num_workers, num_threads) as process_of:
         at_work = {connection: waiting.pop(0) for connection in process_of}
         for connection, cell in at_work.items():
-            connection.send(cell)
+            send(connection, cell)
         stopping = False
         while at_work:
             if stop() and not stopping:
@@ -156,21 +176,27 @@ def side_by_side(
                 outcome = heard_from(connection, process_of[connection], cell, stopping)
                 if outcome is not None:
                     hear(cell, outcome)
-                if isinstance(outcome, Progress):
+                if isinstance(outcome, Progress | SetAside):
                     continue
                 if waiting:
                     at_work[connection] = waiting.pop(0)
-                    connection.send(at_work[connection])
+                    send(connection, at_work[connection])
                 else:
                     del at_work[connection]
 
 
+def send(connection: Connection, cell: Settings) -> None:
+    """Give a worker a cell; one that has died is noticed when it does not answer."""
+    with suppress(BrokenPipeError):
+        connection.send(cell)
+
+
 def heard_from(
     connection: Connection, process: BaseProcess, cell: Settings, stopping: bool
-) -> Run | Stopped | Progress | None:
+) -> News | None:
     """What a worker has to say; None if it ended early because it was told to."""
     try:
-        outcome: Run | Stopped | Progress | UserError = connection.recv()
+        outcome: News | UserError = connection.recv()
     except (EOFError, OSError):
         if stopping:
             return None
@@ -218,7 +244,7 @@ def work(connection: Connection, workshop: Workshop, num_threads: int) -> None:
     """What a worker does: train the cells that it is sent, until nobody sends any more."""
     torch.set_num_threads(num_threads)
     tasks: dict[str, Task] = {}
-    with stop_on_signal() as stop:
+    with stop_on_signal(signal.SIGTERM) as stop:
         try:
             while not stop():
                 cell: Settings = connection.recv()
@@ -238,7 +264,9 @@ class Told:
         self._connection = connection
         self._told = 0.0
 
-    def __call__(self, progress: Progress) -> None:
-        if progress.finished is not None or progress.part - self._told >= 0.01:
-            self._told = progress.part
-            self._connection.send(progress)
+    def __call__(self, news: Progress | SetAside) -> None:
+        if isinstance(news, Progress):
+            if news.finished is None and news.part - self._told < 0.01:
+                return
+            self._told = news.part
+        self._connection.send(news)

@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from infobatch.experiments.compare import Hear
+from infobatch.experiments.compare import Hear, News
 from infobatch.experiments.processes import rank
-from infobatch.experiments.runs import Run
 from infobatch.experiments.settings import Settings
 from infobatch.experiments.summary import Row
-from infobatch.experiments.train import Stopped
+from infobatch.experiments.train import SetAside
 from infobatch.experiments.training import Progress as Step
 
 out = Console(highlight=False)
@@ -41,7 +40,9 @@ def running(num_runs: int) -> Iterator[Hear]:
         shown: dict[Settings, TaskID] = {}
         parts: dict[Settings, float] = {}
 
-        def hear(cell: Settings, heard: Run | Stopped | Step) -> None:
+        def hear(cell: Settings, heard: News) -> None:
+            if isinstance(heard, SetAside):
+                return
             if cell not in shown:
                 name = f"{cell.label} seed {cell.seed}"
                 shown[cell] = bars.add_task(name, total=1, note="")
@@ -79,10 +80,11 @@ def fetching() -> Iterator[Callable[[str, int, int], None]]:
 
 def show(rows: Sequence[Row], title: str) -> None:
     """The table of a comparison."""
+    pruned = [row for row in rows if row.settings.rule != "full"]
     varied = [
         name
-        for name in ("optimizer", "prune_ratio", "delta")
-        if len({getattr(row.settings, name) for row in rows if row.settings.rule != "full"}) > 1
+        for name, among in (("optimizer", rows), ("prune_ratio", pruned), ("delta", pruned))
+        if len({getattr(row.settings, name) for row in among}) > 1
     ]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("rule")
@@ -90,9 +92,10 @@ def show(rows: Sequence[Row], title: str) -> None:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
         spread = "" if row.spread is None else f" ± {100 * row.spread:.2f}"
+        shown = row.as_dict()
         table.add_row(
             row.settings.label,
-            *("" if (v := getattr(row.settings, name)) is None else str(v) for name in varied),
+            *("" if (v := shown[name]) is None else str(v) for name in varied),
             f"{100 * row.accuracy:.2f}{spread}",
             f"{row.samples_saved:.1%}",
             NONE if row.time_saved is None else f"{row.time_saved:.1%}",

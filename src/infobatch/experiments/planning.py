@@ -111,8 +111,9 @@ def read_csv(file: Path, column: str | None) -> NDArray[Any]:
     if len(rows[0]) > 1 or not is_number(rows[0][0]) or column is not None:
         names = [name.strip() for name in rows.pop(0)]
         place = names.index(pick(file, column, names))
-    if short := next((number for number, row in enumerate(rows) if len(row) <= place), None):
-        raise ValueError(f"row {short + 1} has no field {place + 1}")
+    for number, row in enumerate(rows, start=1):
+        if len(row) <= place:
+            raise ValueError(f"row {number} has no field {place + 1}")
     return np.array([float(row[place].strip() or "nan") for row in rows], dtype=np.float64)
 
 

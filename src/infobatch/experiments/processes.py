@@ -52,8 +52,11 @@ def wait_for_all() -> None:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C (or a polite kill) has asked to stop.
+def stop_on_signal(
+    *numbers: signal.Signals,
+) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether Ctrl-C (or a polite kill) has asked to stop; or just
+    these signals.
 
     The first asks, so that the step at hand is finished; a second Ctrl-C ends at once. Not so under
     a launcher: it may pass on the one that the terminal has sent to all, and kills what does not
@@ -63,10 +66,11 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        if num_processes() == 1:
+        if num_processes() == 1 and signal.SIGINT in before:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = numbers or (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ask) for number in heeded}
     try:
         yield lambda: bool(asked)
     finally:

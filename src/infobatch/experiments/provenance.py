@@ -15,6 +15,7 @@ import numpy
 import torch
 
 import infobatch
+from infobatch.experiments.processes import num_processes
 
 
 def provenance() -> dict[str, Any]:
@@ -31,6 +32,8 @@ def provenance() -> dict[str, Any]:
         "machine": {
             "processor": processor(),
             "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "processes": num_processes(),
             "system": f"{platform.system()} {platform.release()}",
         },
     }

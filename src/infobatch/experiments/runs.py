@@ -8,14 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+from infobatch.report.runs import FORMAT as FORMAT
+from infobatch.report.runs import UnreadableError, parse
 
 Run = dict[str, Any]
 
 
+def prepare(path: Path) -> None:
+    """See that runs can be added to a file, before hours are spent on one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.open("ab").close()
+
+
 def append(path: Path, run: Run) -> None:
     """Add a run to a file, on a line of its own even where the last one was cut off."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
@@ -35,13 +41,9 @@ def read(path: Path, note: Callable[[str], None]) -> list[Run]:
         if not line.strip():
             continue
         try:
-            run = json.loads(line)
-        except ValueError:
-            note(f"{path}:{number} is not a whole line of JSON, left out.")
-            continue
-        if not isinstance(run, dict) or run.get("format") != FORMAT:
-            given = run.get("format") if isinstance(run, dict) else None
-            note(f"{path}:{number} has format {given}, expected {FORMAT}, left out.")
-            continue
-        found.append(run)
+            parse(line.decode(errors="replace"), f"{path}:{number}")
+        except UnreadableError as error:
+            note(f"{path}:{number} is left out: {error}.")
+        else:
+            found.append(json.loads(line))
     return found

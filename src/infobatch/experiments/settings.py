@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+import math
+from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from typing import Any
 
@@ -22,6 +23,9 @@ UNSCALED = "mean-unscaled"
 
 EXPERIMENT_RULES = (*RULES, UNSCALED)
 
+DELTA: float = signature(Pruner).parameters["delta"].default
+"""The part of the epochs that may prune, where nothing else is said."""
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -36,8 +40,8 @@ DEFAULTS = {
     "digits": Defaults("tiny", 40, 32),
     "mnist": Defaults("convnet", 16, 128),
     "fashion-mnist": Defaults("convnet", 16, 128),
-    "cifar10": Defaults("resnet8-pooled", 15, 128),
-    "cifar100": Defaults("resnet8-pooled", 15, 128),
+    "cifar10": Defaults("resnet8-pooled", 16, 128),
+    "cifar100": Defaults("resnet8-pooled", 16, 128),
 }
 FOLDER_DEFAULTS = Defaults("resnet18", 30, 64)
 
@@ -72,6 +76,14 @@ class Settings:
         return f"{data}-{self.rule}-seed{self.seed}-{digest}"
 
     @property
+    def ratio(self) -> float | None:
+        """The prune ratio of the rule, or of the one it is matched to: its own, where none was
+        given; None for one without.
+        """
+        own = own_ratio(self.match_forwards or self.rule)
+        return own if self.prune_ratio is None else self.prune_ratio
+
+    @property
     def label(self) -> str:
         """A name for people."""
         return f"full † ({self.match_forwards})" if self.match_forwards else self.rule
@@ -86,7 +98,7 @@ def settings(
     optimizer: str = "sgd",
     schedule: str = "onecycle",
     prune_ratio: float | None = None,
-    delta: float = 0.875,
+    delta: float = DELTA,
     epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -95,7 +107,6 @@ def settings(
     cutmix: float = 0.0,
     amp: bool = False,
     compile: bool = False,
-    match_forwards: str | None = None,
 ) -> Settings:
     """Settings with what suits the data set where nothing is given, checked.
 
@@ -122,10 +133,9 @@ def settings(
         cutmix=cutmix,
         amp=amp,
         compile=compile,
-        match_forwards=match_forwards,
     )
     check(chosen)
-    return chosen
+    return canonical(chosen)
 
 
 def check(chosen: Settings) -> None:
@@ -140,7 +150,8 @@ def check(chosen: Settings) -> None:
             raise UserError(f"{name} is {given!r}, expected one of {', '.join(known)}.")
     for name, ok, expected in (
         ("batch_size", chosen.batch_size >= 1, "a whole number of at least 1"),
-        ("lr", chosen.lr > 0, "a number above 0"),
+        ("seed", chosen.seed >= 0, "a whole number of at least 0"),
+        ("lr", 0 < chosen.lr < math.inf, "a finite number above 0"),
         ("label_smoothing", 0 <= chosen.label_smoothing < 1, "0 <= label_smoothing < 1"),
         ("mixup", chosen.mixup >= 0, "a number of at least 0"),
         ("cutmix", chosen.cutmix >= 0, "a number of at least 0"),
@@ -156,17 +167,33 @@ def check(chosen: Settings) -> None:
 def rule_of(chosen: Settings) -> Rule:
     """The rule that is meant, with its ratio."""
     if chosen.rule == UNSCALED:
-        return Mean(0.5 if chosen.prune_ratio is None else chosen.prune_ratio, rescale=False)
+        ratio = own_ratio(UNSCALED) if chosen.prune_ratio is None else chosen.prune_ratio
+        assert ratio is not None
+        return Mean(ratio, rescale=False)
     return Pruner(1, 1, chosen.prune_ratio, rule=chosen.rule).rule
 
 
-def takes_ratio(rule: str) -> bool:
-    """Whether a rule has one ratio to set: `takes_ratio("mean")`."""
-    make = RULES.get(rule)
-    return rule == UNSCALED or (make is not None and "prune_ratio" in signature(make).parameters)
+def own_ratio(rule: str) -> float | None:
+    """The ratio of a rule where none is given; None for one without: `own_ratio("mean")`."""
+    make = Mean if rule == UNSCALED else RULES[rule]
+    ratio = signature(make).parameters.get("prune_ratio")
+    return None if ratio is None else ratio.default
+
+
+def canonical(chosen: Settings) -> Settings:
+    """The same run under its one name: what changes nothing, or is the rule's own, is not said."""
+    return replace(
+        chosen,
+        prune_ratio=None if chosen.prune_ratio == own_ratio(chosen.rule) else chosen.prune_ratio,
+        delta=DELTA if chosen.rule == "full" else chosen.delta,
+    )
 
 
 def settings_of(run: dict[str, Any]) -> Settings | None:
-    """The settings that a run was done with; None for a run that does not say all of them."""
+    """The settings that a run was done with; None for a run that does not say all of them, or of
+    a rule that there is no more.
+    """
     names = [field.name for field in fields(Settings)]
-    return Settings(**{name: run[name] for name in names}) if set(names) <= run.keys() else None
+    if not set(names) <= run.keys() or run["rule"] not in EXPERIMENT_RULES:
+        return None
+    return canonical(Settings(**{name: run[name] for name in names}))

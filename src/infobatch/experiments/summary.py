@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
@@ -25,7 +26,8 @@ class Row:
     samples_saved: float
     """Of those that full training sees, which was not cut to match forward passes."""
     time_saved: float | None
-    """Of the training time of full training on the same seeds; None where there is none."""
+    """Of the training time of full training with the same seeds on the same machine; None where
+    there is none."""
     overhead: float | None
     """The part of the training time that went into pruning; None for full training."""
 
@@ -37,7 +39,7 @@ class Row:
             "rule": chosen.rule,
             "match_forwards": chosen.match_forwards,
             "optimizer": chosen.optimizer,
-            "prune_ratio": chosen.prune_ratio,
+            "prune_ratio": chosen.ratio,
             "delta": chosen.delta,
             "epochs": chosen.epochs,
             **numbers,
@@ -47,14 +49,19 @@ class Row:
 def summary(runs: Iterable[Run]) -> list[Row]:
     """A row for each setting, in the order in which they were first run."""
     finished = [(run, chosen) for run in runs if (chosen := settings_of(run)) is not None]
-    seconds = {chosen: run["train_seconds"] for run, chosen in finished}
+    seconds = {(chosen, machine_of(run)): run.get("train_seconds") for run, chosen in finished}
     uncut = uncut_settings(finished)
     by_setting: dict[Settings, list[Entry]] = {}
     for run, chosen in finished:
         for whole in uncut.get(chosen, [chosen]):
-            entry = Entry(run, chosen, whole, seconds.get(as_full(whole)))
+            entry = Entry(run, chosen, whole, seconds.get((as_full(whole), machine_of(run))))
             by_setting.setdefault(replace(whole, seed=0), []).append(entry)
     return [row(entries) for entries in by_setting.values()]
+
+
+def machine_of(run: Run) -> str:
+    """Where a run was done: the machine, and how many threads and processes of it."""
+    return json.dumps(run.get("machine"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Entry:
     """Its settings before it was cut to the forward passes of a rule; r and delta are that
     rule's. Else its own."""
     full_seconds: float | None
-    """What full training took with the same seed and settings, uncut."""
+    """What full training took with the same seed, settings and machine, uncut."""
 
     @property
     def samples_saved(self) -> float:
@@ -90,9 +97,13 @@ def row(entries: list[Entry]) -> Row:
     """One row."""
     runs = [entry.run for entry in entries]
     accuracies = [run["accuracy"] for run in runs]
-    known = [(e.run["train_seconds"], e.full_seconds) for e in entries if e.full_seconds]
-    seconds = sum(run["train_seconds"] for run in runs)
-    pruning_seconds = sum(run["pruning_seconds"] for run in runs)
+    known = [
+        (seconds, e.full_seconds)
+        for e in entries
+        if (seconds := e.run.get("train_seconds")) is not None and e.full_seconds
+    ]
+    seconds = sum(run.get("train_seconds") or 0 for run in runs)
+    pruning_seconds = sum(run.get("pruning_seconds") or 0 for run in runs)
     first = entries[0]
     prunes = first.chosen.rule != "full"
     return Row(

@@ -20,12 +20,22 @@ from infobatch.experiments.settings import Settings
 from infobatch.experiments.training import Progress, Training
 
 
+class CheckpointError(UserError):
+    """A checkpoint that cannot be resumed, and why."""
+
+
 @dataclass(frozen=True)
 class Stopped:
     """A run was asked to stop, and has left a checkpoint."""
 
-    checkpoint: Path
     epoch: int
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A checkpoint that cannot be resumed was given another name, so that the run starts anew."""
+
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,17 @@ class Keeping:
     """Epochs between checkpoints; 0 for none but the one of Ctrl-C."""
     tensorboard: Path | None = None
 
+    def forget(self) -> None:
+        """Delete the checkpoint: the run is finished, and written down."""
+        for left in (self.checkpoint, *parts_of(self.checkpoint)):
+            left.unlink(missing_ok=True)
+
+    def set_aside(self, reason: str) -> SetAside:
+        """Give a checkpoint that cannot be resumed another name."""
+        aside = self.checkpoint.with_suffix(".unusable")
+        os.replace(self.checkpoint, aside)
+        return SetAside(f"{reason} It is now {aside.name}, and the run starts anew.")
+
 
 def train(
     settings: Settings,
@@ -48,7 +69,9 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Run | Stopped:
-    """Train to the end, or until `stop()` says so."""
+    """Train to the end, or until `stop()` says so. The checkpoint is left, until the result is
+    safe: `keeping.forget()`.
+    """
     training = Training(settings, task, workers=workers)
     if keeping.resume and keeping.checkpoint.exists():
         resume(training, keeping.checkpoint)
@@ -60,13 +83,10 @@ def train(
         done = progress.part == 1
         if not done and all_agree_to_stop(stop()):
             save(training, keeping.checkpoint)
-            return Stopped(keeping.checkpoint, progress.epoch)
+            return Stopped(progress.epoch)
         due = progress.finished is not None and keeping.every
         if due and (progress.epoch + 1) % keeping.every == 0 and not done:
             save(training, keeping.checkpoint)
-    if rank() == 0:
-        for left in (keeping.checkpoint, *parts_of(keeping.checkpoint)):
-            left.unlink(missing_ok=True)
     return training.result()
 
 
@@ -76,7 +96,10 @@ def save(training: Training, path: Path) -> None:
     if rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
-        torch.save(training.state_dict(), part)
+        with part.open("wb") as file:
+            torch.save(training.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
     wait_for_all()  # a launcher ends the others when one has ended
 
@@ -94,11 +117,17 @@ def resume(training: Training, path: Path) -> None:
         state = torch.load(path, weights_only=True)
         training.load_state_dict(state)
     except StateError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (KeyError, RuntimeError, EOFError, OSError, ValueError, UnpicklingError) as error:
-        raise UserError(
+        raise CheckpointError(f"{path}: {error}") from error
+    except UNUSABLE as error:
+        raise CheckpointError(
             f"{path} cannot be resumed ({type(error).__name__}): delete it to start anew."
         ) from error
+
+
+UNUSABLE = (
+    EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, UnpicklingError, ValueError,
+)  # fmt: skip
+"""What damaged checkpoints, and those of other versions, fail with."""
 
 
 def tensorboard_log(folder: Path | None) -> Callable[[dict[str, Any]], None]:

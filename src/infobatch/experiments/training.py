@@ -148,10 +148,11 @@ class Training:
         if settings.mixup or settings.cutmix:
             losses, scores = self._mixed_losses(inputs, labels, rng)
         else:
-            with self._precision():
-                logits = self._forward(inputs)
             losses = cross_entropy(
-                logits.float(), labels, label_smoothing=settings.label_smoothing, reduction="none"
+                self._logits(inputs),
+                labels,
+                label_smoothing=settings.label_smoothing,
+                reduction="none",
             )
         start = perf_counter()
         loss = train_data.update(losses, scores=scores)
@@ -169,10 +170,17 @@ class Training:
     ) -> tuple[Tensor, Tensor]:
         settings = self.settings
         mixed, partner, lam = mix(inputs, rng, mixup=settings.mixup, cutmix=settings.cutmix)
-        with self._precision():
-            logits = self._forward(mixed)
         how = Mixed(labels, partner, lam, label_smoothing=settings.label_smoothing)
-        return how.losses_and_scores(logits.float())
+        return how.losses_and_scores(self._logits(mixed))
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        # The last batch may be one image, and a deep network makes one pixel of a small one: too
+        # little for batch normalisation, which the same image twice is not.
+        num_samples = len(inputs)
+        if num_samples == 1:
+            inputs = inputs.repeat(2, 1, 1, 1)
+        with self._precision():
+            return self._forward(inputs)[:num_samples].float()
 
     def _precision(self) -> AbstractContextManager[Any]:
         return (

@@ -1,7 +1,7 @@
 """A page and figures of runs: files of JSON lines in, HTML and PNG out.
 
 The files in the order in which a run passes through them: `runs` reads lines, `comparisons` puts
-together what may be compared, `statistics` judges, `figures` draws, `page` writes.
+together what may be compared, `statistics` judges, `rows` lists, `figures` draws, `page` writes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["write"]
+__all__ = ["results", "write"]
 
 
 def write(run_files: Sequence[Path], out: Path, *, margin: float = 0.005) -> Path:
@@ -27,13 +28,8 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float = 0.005) -> Pat
         from infobatch.report.runs import read
         from infobatch.report.statistics import judge
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("matplotlib", "scipy"):
-            raise
-        raise ModuleNotFoundError(
-            f"a report needs {error.name}: pip install infobatch[experiments].", name=error.name
-        ) from error
-    if not 0 < margin < 1:
-        raise ValueError(f"margin is {margin!r}, expected a fraction of 1 with 0 < margin < 1.")
+        raise _missing(error) from error
+    _check(margin)
     runs, notes = read(run_files)
     comparisons, doubles = compare(runs)
     notes += doubles
@@ -50,3 +46,30 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float = 0.005) -> Pat
         sections.append(Section(comparison, judge(comparison, margin), drawings))
     target.write_text(page(sections, notes, margin), encoding="utf-8")
     return target
+
+
+def results(run_files: Sequence[Path], *, margin: float = 0.005) -> list[dict[str, Any]]:
+    """What the report's tables say, for a script: `results([Path("results")])`."""
+    try:
+        from infobatch.report.comparisons import compare
+        from infobatch.report.rows import results_of
+        from infobatch.report.runs import read
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    _check(margin)
+    comparisons, _ = compare(read(run_files)[0])
+    return [results_of(comparison, margin) for comparison in comparisons]
+
+
+def _check(margin: float) -> None:
+    if not 0 < margin < 1:
+        raise ValueError(f"margin is {margin!r}, expected a fraction of 1 with 0 < margin < 1.")
+
+
+def _missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The same, with the remedy where it is a package of the extra."""
+    if error.name is None or error.name.split(".")[0] not in ("matplotlib", "scipy"):
+        return error
+    return ModuleNotFoundError(
+        f"a report needs {error.name}: pip install infobatch[experiments].", name=error.name
+    )

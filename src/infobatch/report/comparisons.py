@@ -91,12 +91,26 @@ class Comparison:
         return 1 - mean(run.num_trained for run in method.runs) / self.num_full
 
     def seconds_saved(self, method: Method) -> tuple[float, float] | None:
-        """The seconds of full training and those that were saved, both means over the seeds."""
-        full = self.full.mean_of(lambda run: run.train_seconds) if self.full else None
-        seconds = method.mean_of(lambda run: run.train_seconds)
-        if not full or seconds is None or len(self.machines) > 1:
+        """The seconds of full training and those that were saved: means over the seeds that were
+        run with both on one machine.
+        """
+        pairs = self.seconds(method)
+        if not pairs:
             return None
-        return full, full - seconds
+        full, ours = (mean(seconds) for seconds in zip(*pairs, strict=True))
+        return (full, full - ours) if full else None
+
+    def seconds(self, method: Method) -> list[tuple[float, float]]:
+        """Those of full training and of a method, for each seed run with both on one machine."""
+        full_of = {run.seed: run for run in self.full.runs} if self.full else {}
+        return [
+            (full.train_seconds, run.train_seconds)
+            for run in method.runs
+            if (full := full_of.get(run.seed)) is not None
+            and full.machine == run.machine
+            and full.train_seconds is not None
+            and run.train_seconds is not None
+        ]
 
 
 MethodKey = tuple[str, float | None, float | None, str | None]

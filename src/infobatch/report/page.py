@@ -84,7 +84,10 @@ def _section(section: Section, margin: float) -> str:
 {_table(section, others, margin)}</details>"""
     machines = ""
     if len(comparison.machines) > 1:
-        machines = "<p>These runs come from several machines, so their times are not compared.</p>"
+        machines = (
+            "<p>These runs come from several machines, or used several numbers of threads: times "
+            "are compared where they agree.</p>"
+        )
     return f"""<section id="{comparison.slug}" aria-labelledby="{comparison.slug}-title">
 <h2 id="{comparison.slug}-title">{escape(comparison.title)}</h2>
 <p class="settings">{escape(", ".join(settings))}</p>

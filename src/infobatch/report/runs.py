@@ -79,17 +79,20 @@ class Run:
 
 
 def read(run_files: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """All runs of these files and folders, and a note for each line left out."""
+    """All runs of these files and folders, and notes on the lines left out."""
     runs, notes = [], []
     for path in _files(run_files):
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        left_out: dict[str, list[int]] = {}
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                place = f"{path}:{number}"
                 try:
-                    runs.append(parse(line, place))
+                    runs.append(parse(line, f"{path}:{number}"))
                 except UnreadableError as error:
-                    notes.append(f"{place} is left out: {error}.")
+                    left_out.setdefault(str(error), []).append(number)
+        for reason, (first, *others) in left_out.items():
+            are = f" and {len(others)} more are" if others else " is"
+            notes.append(f"{path}:{first}{are} left out: {reason}.")
     if not runs:
         raise ValueError(
             f"run_files ({', '.join(map(str, run_files))}) hold no run, expected JSON lines as "
