@@ -337,8 +337,9 @@ def whole_and_stopped(stops: Sequence[int], task: Task, folder: Path) -> list[An
     os.environ.update(RANK=str(dist.get_rank()), WORLD_SIZE=str(dist.get_world_size()))
     histories = [finished(small(), task, folder)["history"]]
     for num_steps in stops:
-        stopped_after(num_steps, small(), task, folder)
-        done = train(small(), task, Keeping(folder / "checkpoint.pt", resume=True))
+        of_stop = folder / str(num_steps)
+        stopped_after(num_steps, small(), task, of_stop)
+        done = train(small(), task, Keeping(of_stop / "checkpoint.pt", resume=True))
         assert isinstance(done, dict)
         histories.append(done["history"])
     return histories

@@ -52,9 +52,7 @@ def wait_for_all() -> None:
 
 
 @contextmanager
-def stop_on_signal(
-    *numbers: signal.Signals,
-) -> Iterator[Callable[[], bool]]:
+def stop_on_signal(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
     """Gives a function that says whether Ctrl-C (or a polite kill) has asked to stop; or just
     these signals.
 

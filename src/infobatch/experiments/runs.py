@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infobatch.report.runs import FORMAT as FORMAT
 from infobatch.report.runs import UnreadableError, parse
 
 Run = dict[str, Any]
@@ -17,7 +16,10 @@ Run = dict[str, Any]
 def prepare(path: Path) -> None:
     """See that runs can be added to a file, before hours are spent on one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    existed = path.exists()
     path.open("ab").close()
+    if not existed:
+        path.unlink()
 
 
 def append(path: Path, run: Run) -> None:

@@ -24,9 +24,10 @@ from infobatch.experiments.data import Task
 from infobatch.experiments.errors import UserError, optional
 from infobatch.experiments.processes import num_processes, rank, total
 from infobatch.experiments.provenance import provenance
-from infobatch.experiments.runs import FORMAT, Run
+from infobatch.experiments.runs import Run
 from infobatch.experiments.settings import Settings, rule_of
 from infobatch.mixing import Mixed
+from infobatch.report.runs import FORMAT
 from infobatch.schedule import Schedule
 
 EVAL_BATCH = 500
