@@ -444,6 +444,24 @@ def test_without_sync_other_ranks_samples_keep_their_scores_and_loading_says_so(
     assert torch.equal(two[0]["final"]["scores"], two[1]["final"]["scores"])
 
 
+def report_on_rank_1() -> dict[str, Any]:
+    data = make(40)
+    data.sync()
+    if dist.get_rank() == 1:
+        samples = torch.tensor(list(data.sampler))[:8]
+        data.update(loss_of(samples), samples)
+    data.sync()
+    return data.state_dict()
+
+
+def test_after_sync_the_state_of_a_rank_that_reported_nothing_is_complete(tmp_path: Path) -> None:
+    states = on_ranks(2, report_on_rank_1, tmp_path)
+    for state in states:
+        alone = make(40)
+        alone.load_state_dict(state)
+        assert len(list(alone.sampler)) == 32
+
+
 def drop_the_rest(state: dict[str, Any], batch_size: int) -> list[tuple[int, int]]:
     """With drop_last, the epoch and its steps, of each iteration."""
     data = make(95)

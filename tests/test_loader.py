@@ -91,6 +91,28 @@ def test_micro_batches_may_be_reported_twice(data: InfoBatch[int]) -> None:
         data.update(torch.ones(9))
 
 
+def test_dropping_one_and_reporting_others_twice_is_no_reading_ahead(data: InfoBatch[int]) -> None:
+    for dropped in (0, 2):
+        for step, samples in enumerate(DataLoader(data, batch_size=8)):
+            if step != dropped:
+                data.update(loss_of(samples))
+                data.update(loss_of(samples))
+        data.set_epoch(data.epoch + 1)
+
+
+def test_on_a_device_what_is_reported_twice_counts_once(
+    data: InfoBatch[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infobatch.record._on_host", lambda tensor: False)
+    num_seen = 0
+    for samples in DataLoader(data, batch_size=8):
+        for part in (*samples.split(3), *samples.split(3)):
+            data.update(loss_of(part))
+        num_seen += len(samples)
+        assert data.savings.num_trained == num_seen
+    assert data.epoch == 1
+
+
 @WORKERS
 def test_micro_batches(data: InfoBatch[int], num_workers: int) -> None:
     plan = data.plan.indices

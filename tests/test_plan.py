@@ -100,6 +100,9 @@ def test_groups_that_are_none_are_refused() -> None:
         draw(Groups(of, keep=(1.0, 0.5)), 0, 0)
     with pytest.raises(ValueError, match="expected fractions from 0 to 1"):
         draw(Groups(of, keep=(1.0, 0.5, 1.5)), 0, 0)
+    for strange in (torch.tensor([0.0, torch.nan, 1.0]), torch.tensor([0.5, 0, 1]), of[:, None]):
+        with pytest.raises(ValueError, match="expected one whole number per sample"):
+            draw(Groups(strange, keep=(1.0, 0.5)), 0, 0)
 
 
 def test_a_rule_that_keeps_nothing_is_refused() -> None:

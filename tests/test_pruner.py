@@ -12,7 +12,7 @@ from torch import Tensor, multiprocessing
 from torch.utils.data import DataLoader
 
 from infobatch import InfoBatch, OrderError, Pruner, Savings
-from infobatch.rules import RULES
+from infobatch.rules import RULES, Groups, Mean, Memory
 from tests.conftest import Numbers, loss_of, same_state, train_epoch
 
 # Epochs ------------------------------------------------------------------------------------------
@@ -253,6 +253,35 @@ def test_in_order_too() -> None:
     with torch.inference_mode():
         data.update(loss_of(next(batches)))
     data.update(loss_of(next(batches)).requires_grad_()).backward()
+
+
+def test_a_copys_sampler_is_its_own() -> None:
+    pruner = Pruner(20, 10)
+    for other in (copy.copy(pruner), copy.deepcopy(pruner)):
+        other.set_epoch(1)
+        assert list(other.sampler) == other.plan.indices.tolist()
+        assert pruner.epoch == 0
+        assert list(pruner.sampler) == pruner.plan.indices.tolist()
+
+
+def test_a_rule_may_remember_the_scores_it_is_shown() -> None:
+    class Fell(Mean):
+        """Skips half of what has become smaller."""
+
+        def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+            fell = scores < memory.get("before", scores)
+            return Groups(of=fell, keep=(1.0, 0.5))
+
+        def remember(
+            self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+        ) -> Memory:
+            return {"before": scores}
+
+    pruner = Pruner(40, 10, rule=Fell())
+    for epoch in range(3):
+        indices = pruner.plan.indices
+        pruner.update(torch.full((len(indices),), 1.0 / (1 + epoch)), indices)
+    assert pruner.plan.num_pruned > 0
 
 
 # Savings -----------------------------------------------------------------------------------------

@@ -156,6 +156,32 @@ def test_what_is_no_checkpoint_is_refused() -> None:
         Pruner(60, 12).load_state_dict(damaged)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"running": b"PK garbage"},
+        {"running": b""},
+        {"memory": b"garbage"},
+        {"scores": torch.ones(60, 3)},
+        {"running": "half"},
+    ],
+    ids=str,
+)
+def test_a_damaged_checkpoint_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
+    pruner = Pruner(60, 12)
+    pruner.update(loss_of(pruner.plan.indices[:10]), pruner.plan.indices[:10])
+    state = pruner.state_dict()
+    if damage == {"running": "half"}:
+        damage = {"running": state["running"][:-50]}
+    other = Pruner(60, 12)
+    other.set_epoch(5)
+    before = other.state_dict()
+    with pytest.raises(StateError, match="it is damaged, go back to an earlier one"):
+        other.load_state_dict({**state, **damage})
+    assert same_state(other.state_dict(), before)
+    assert other.epoch == 5
+
+
 def test_a_torch_that_draws_differently_is_noticed() -> None:
     pruner = Pruner(60, 12)
     pruner.update(loss_of(pruner.plan.indices[:10]), pruner.plan.indices[:10])

@@ -6,6 +6,7 @@ an epoch every score must be the loss of its own sample.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -437,6 +438,23 @@ def test_torchdatas_loader(data: InfoBatch[int], num_workers: int, drop_last: bo
         train(data, loader)
     data.set_epoch(3)
     check_scores(data, plans)
+
+
+def test_torchdatas_loader_resumed_with_less_than_a_batch_left(data: InfoBatch[int]) -> None:
+    """It does not show that it drops the rest, which would be all of every iteration."""
+    for samples in stateful(data, 0, drop_last=True):
+        data.update(loss_of(samples))
+    num_left = len(data.scores) % BATCH
+    assert data.epoch == 0
+    assert num_left > 0
+    resumed = copy.deepcopy(data)
+    loader = stateful(resumed, 0, drop_last=True)
+    assert list(loader) == []
+    with pytest.warns(RuntimeWarning, match=rf"over the {num_left} samples .* set_epoch\(1\)"):
+        assert list(loader) == []
+    resumed.set_epoch(1)
+    train(resumed, loader)
+    assert resumed.num_reported > 0
 
 
 @WORKERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -40,10 +41,10 @@ def check_same_run(state: Mapping[str, Any], **own: object) -> None:
                 f"the checkpoint has {name} {state[name]}, this run {value}: resume with the same "
                 f"{name}, or start anew without the checkpoint."
             )
-    if len(state["scores"]) != state["num_samples"]:
+    if state["scores"].shape != (state["num_samples"],):
         raise StateError(
-            f"the checkpoint has {len(state['scores'])} scores for {state['num_samples']} samples: "
-            "it is damaged, go back to an earlier one."
+            f"the checkpoint has scores of shape {tuple(state['scores'].shape)} for "
+            f"{state['num_samples']} samples: it is damaged, go back to an earlier one."
         )
 
 
@@ -64,9 +65,15 @@ def unpack(packed: bytes) -> dict[str, Tensor]:
     """The tensors that were packed: `unpack(pack({"losses": losses}))`."""
     if packed == NOTHING:
         return {}
-    tensors: dict[str, Tensor] = torch.load(
-        io.BytesIO(packed), map_location="cpu", weights_only=True
-    )
+    try:
+        tensors: dict[str, Tensor] = torch.load(
+            io.BytesIO(packed), map_location="cpu", weights_only=True
+        )
+    except (EOFError, OSError, RuntimeError, UnpicklingError, ValueError) as error:
+        raise StateError(
+            f"{len(packed)} bytes of the checkpoint cannot be read ({type(error).__name__}): it is "
+            "damaged, go back to an earlier one."
+        ) from error
     return tensors
 
 

@@ -32,6 +32,11 @@ class Groups:
         if not all(0 <= fraction <= 1 for fraction in self.keep):
             raise ValueError(f"keep is {self.keep}, expected fractions from 0 to 1.")
         of = self.of.numpy()
+        if of.ndim != 1 or of.dtype.kind not in "biu":
+            raise ValueError(
+                f"of has dtype {self.of.dtype} and {of.ndim} dimensions, expected one whole number "
+                "per sample: a group of its own for samples without a score, not NaN."
+            )
         if of.min() < 0 or of.max() >= len(self.keep):
             raise ValueError(
                 f"of runs from {of.min()} to {of.max()}, expected groups from 0 to "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -200,13 +201,16 @@ class Pruner:
             self._last_weights = handed_out.take_weights(len(losses))
             return weighted_mean(losses, self._last_weights)
         running, self._device = self._running_epoch(), losses.device
+        is_repeat = indices is None and handed_out is not None and handed_out.was_reported
         record, places = self._batch(running, losses, indices)
         if running.num_updates == 0:
             self._agree()
             running.num_to_report = self._num_to_report(record.share)
         record.to(self._device)
-        weights = record.weights(places)
+        weights, num_reported = record.weights(places), record.num_reported
         record.write(places, recorded)
+        if is_repeat:  # on a device a record cannot see that
+            record.num_reported = num_reported
         # What prunes nothing is to the last bit what it would be without the library.
         as_given = mask is None and record.all_one(places)
         loss = given.mean() if as_given else weighted_mean(losses, weights)
@@ -305,10 +309,19 @@ class Pruner:
             indices, losses = indices[reported.known], losses[reported.known]
         self._last_savings = self._savings_of_epoch(reported.num_done)
         self._past_savings += self._last_savings
-        self._memory = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
+        remembered = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
+        self._memory = self._without_scores(remembered)
         num_nonfinite = merge(self._scores, indices, losses)
         self._num_nonfinite += num_nonfinite
         return num_nonfinite
+
+    def _without_scores(self, memory: Memory) -> Memory:
+        """A memory that stays as it is when the scores change, which a rule may have returned."""
+        ours = self._scores.untyped_storage().data_ptr()
+        return {
+            name: values.clone() if values.untyped_storage().data_ptr() == ours else values
+            for name, values in memory.items()
+        }
 
     def _agree(self) -> None:
         """See that all ranks stand at the same place, before a step could wait for ever."""
@@ -375,9 +388,16 @@ class Pruner:
         return self._running_epoch().share(sharded=sharded)
 
     def _begin_pass(self, sharded: bool) -> Share:
-        if self._running_epoch().num_updates and self._sampler.current is not None:
+        last = self._sampler.current
+        if self._running_epoch().num_updates and last is not None:
             # The last iteration was cut short: nothing else begins a new one after an update.
             self._close(self._epoch + 1)
+        elif last is not None and last.ran_out and self.num_reported:
+            warn(
+                f"epoch {self._epoch} was resumed, and an iteration over the {last.end} samples "
+                "left of it reported none: if the loader drops them (drop_last=True), go on with "
+                f"set_epoch({self._epoch + 1})."
+            )
         self._handed_out = None
         return self._running_epoch().begin_pass(sharded=sharded)
 
@@ -385,7 +405,7 @@ class Pruner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
-        running = self._running if self.num_reported else None
+        running = self._running_reports()
         return {
             "format": FORMAT,
             "num_samples": self.num_samples,
@@ -404,9 +424,16 @@ class Pruner:
             "last_num_trained": self._last_savings.num_trained,
             "last_num_full": self._last_savings.num_full,
             "num_nonfinite": self._num_nonfinite,
-            "plan": running.plan.fingerprint if running else "",
-            "running": pack_running(running.reported()) if running else pack({}),
+            "plan": self.plan.fingerprint if running else "",
+            "running": pack_running(running) if running else pack({}),
         }
+
+    def _running_reports(self) -> Reported | None:
+        """What is known to be reported of the running epoch; None for nothing."""
+        if self._running is None:
+            return None
+        reported = self._running.reported()  # after sync() the other ranks' part too
+        return reported if reported.num_done else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` was taken; refuses the checkpoint of another run."""
@@ -455,10 +482,12 @@ class Pruner:
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in the middle of no iteration: it goes on after what was reported. That is sent
         # as bytes, since a tensor made here would be gone when a spawned process looks for it.
-        running = None
-        if self._running is not None and self.num_reported:
-            running = (self.plan, pack_running(self._running.reported()))
+        reported = self._running_reports()
+        running = None if reported is None else (self.plan, pack_running(reported))
         return {**self.__dict__, "_running": running, "_handed_out": None, "_last_weights": None}
+
+    def __copy__(self) -> Pruner:
+        return copy.deepcopy(self)  # or two of them would be told of one sampler's passes
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

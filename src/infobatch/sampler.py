@@ -266,7 +266,10 @@ class HandedOut:
         if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
             raise ValueError("indices must be a tensor of at least one sample.")
         self._indices = indices
-        self._num_taken = self._times_reported = self._num_unreported_before = 0
+        self._num_taken = self._times_reported = 0
+        self._num_batches_before = self._num_unreported_before = 0
+        self._may_lag = True
+        """Whether the batches before were reported once each, but for some at the very start."""
         self._num_handed_out = len(indices)
         self.epoch = epoch
         self.weights_at_close: Tensor | None = None
@@ -274,13 +277,21 @@ class HandedOut:
         if before is not None and before.epoch == epoch:
             before._check_whole()
             self._num_handed_out += before._num_handed_out
+            self._num_batches_before = before._num_batches_before + 1
             self._num_unreported_before = before._num_unreported_before
             self._num_unreported_before += before._times_reported == 0
+            none_reported = self._num_unreported_before == self._num_batches_before
+            self._may_lag = before._may_lag and (before._times_reported == 1 or none_reported)
 
     @property
     def new_batch(self) -> Tensor | None:
         """The batch, where none of it was reported yet."""
         return self._indices if self._num_taken == 0 else None
+
+    @property
+    def was_reported(self) -> bool:
+        """Whether all of it was reported before."""
+        return self._times_reported > 0
 
     def is_last_of(self, num_samples: int) -> bool:
         """Whether all of it is reported, and with it so many samples were handed out."""
@@ -314,7 +325,7 @@ class HandedOut:
     def check_finished(self) -> None:
         """Refuse what an epoch must not end with: a part of a batch, or traces of reading ahead."""
         self._check_whole()
-        if 0 < self._num_unreported_before == self._times_reported - 1:
+        if self._may_lag and 0 < self._num_unreported_before == self._times_reported - 1:
             # Each batch came under the name of a later one, and the last name was used up.
             raise OrderError(
                 "something reads ahead between infobatch.DataLoader and the training loop, so the "
