@@ -129,6 +129,20 @@ def test_past_the_last_epoch_it_stays_at_its_end() -> None:
     assert last == full_training("OneCycleLR")[-1]
 
 
+def test_a_new_schedule_on_data_that_were_trained_before_follows_its_curve() -> None:
+    run = Run("CosineAnnealingLR")
+    for _ in range(5):
+        run.epoch()
+    again = Run("CosineAnnealingLR")
+    again.data = run.data
+    again.loader = run.loader
+    total = steps_of(NUM_SAMPLES, False, 1) * NUM_EPOCHS
+    curve = CURVES["CosineAnnealingLR"](again.optimizer, total)
+    again.schedule = Schedule(curve, run.data, batch_size=BATCH)
+    run.data.set_epoch(0)
+    assert [again.epoch()[-1] for _ in range(3)] == full_training("CosineAnnealingLR")[:3]
+
+
 def test_an_epoch_cut_short_is_made_up_for() -> None:
     run = Run("CosineAnnealingLR")
     run.epoch()

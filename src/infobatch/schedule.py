@@ -65,7 +65,8 @@ class Schedule(LRScheduler):
         self._batch_size = check_whole("batch_size", batch_size, at_least=1)
         self._drop_last = drop_last
         self._accumulate = check_whole("accumulate", accumulate, at_least=1)
-        self._num_steps = self._target()
+        # Where the wrapped one stands, not the pruner, which may be ahead of it or begin anew.
+        self._num_steps: int = getattr(scheduler, "last_epoch", 0)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration
 from torch import Tensor, nn
 from torch.utils.data import Sampler, TensorDataset
 
@@ -210,6 +211,18 @@ def test_a_loader_without_indices_is_refused() -> None:
     loader = torch.utils.data.DataLoader(data, sampler=data.sampler)
     with pytest.raises(TypeError, match="whose batches have no indices, expected what"):
         PreparedLoader(Accelerator(cpu=True).prepare(loader), data)
+
+
+def test_a_stateful_loader_is_refused() -> None:
+    """After a resume it would skip what the pruner has left out already."""
+    AcceleratorState._reset_state(True)
+    data = InfoBatch(TensorDataset(*points()), NUM_EPOCHS)
+    loader = infobatch.DataLoader(data, batch_size=BATCH_SIZE, sharded=False)
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True)
+    )
+    with pytest.raises(ValueError, match="use_stateful_dataloader is True"):
+        PreparedLoader(accelerator.prepare(loader), data)
 
 
 def test_without_accelerate_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

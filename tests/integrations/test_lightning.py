@@ -7,6 +7,7 @@ import csv
 import importlib
 import os
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,66 @@ def test_a_schedule_per_batch_ends_each_epoch_where_full_training_does(
     assert len(pruned.rates) < 0.9 * len(full.rates)
 
 
+@pytest.mark.parametrize("num_epochs_before", [3, NUM_EPOCHS])
+def test_a_second_run_on_the_same_data_has_the_whole_curve(
+    tmp_path: Path, num_epochs_before: int
+) -> None:
+    """As after lr_find: the data stand in a pruned epoch when the schedule is made."""
+    expected = fit(tmp_path, rule="full", schedule="one-cycle").trail
+    data = make()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "max_epochs of the Trainer is 3")
+        before = trainer_of(tmp_path, InfoBatchCallback(data), max_epochs=num_epochs_before)
+        before.fit(Module(data, "one-cycle"), loader_of(data), validation())
+    module = Module(data, "one-cycle")
+    trainer_of(tmp_path, InfoBatchCallback(data)).fit(module, loader_of(data), validation())
+    for epoch in range(NUM_EPOCHS):
+        rates = [t.rates[t.epochs.index(epoch)] for t in (module.trail, expected)]
+        assert rates[0] == rates[1]
+
+
+def test_another_number_of_epochs_is_told_of(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="max_epochs of the Trainer is 2, and .* for 8 epochs"):
+        fit(tmp_path, max_epochs=2)
+
+
+def test_a_scheduler_that_is_not_torchs_is_told_of(tmp_path: Path) -> None:
+    class Theirs:
+        """As timm's: it has a step and a state, and no base class."""
+
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+        def step(self, *_: Any) -> None: ...
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    class WithTheirs(Module):  # type: ignore[misc,valid-type]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+            return [optimizer], [{"scheduler": Theirs(optimizer), "interval": "step"}]
+
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            scheduler.step()
+
+    data = make()
+    trainer = trainer_of(tmp_path, InfoBatchCallback(data))
+    with pytest.warns(RuntimeWarning, match="Theirs is no scheduler of torch"):
+        trainer.fit(WithTheirs(data), loader_of(data), validation())
+
+
+def test_max_steps_may_end_within_an_epoch_that_workers_have_fetched(tmp_path: Path) -> None:
+    for max_steps in (20, 21, 22):
+        data = InfoBatch(points(), num_steps=max_steps)
+        module = Module(data)
+        trainer = trainer_of(tmp_path, InfoBatchCallback(data), max_epochs=-1, max_steps=max_steps)
+        trainer.fit(module, loader_of(data, "workers"), validation())
+        assert len(module.trail.steps) == max_steps
+
+
 def test_a_schedule_with_a_frequency_is_refused(tmp_path: Path) -> None:
     class Rarely(Module):  # type: ignore[misc,valid-type]
         def configure_optimizers(self) -> Any:
@@ -425,7 +486,11 @@ def test_a_loader_without_the_sampler_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:You requested to overfit")
-@pytest.mark.parametrize("limit", [{"limit_train_batches": 0.5}, {"overfit_batches": 2}])
+@pytest.mark.filterwarnings("ignore:.*limit_train_batches=1")
+@pytest.mark.parametrize(
+    "limit",
+    [{"limit_train_batches": 0.5}, {"limit_train_batches": 1}, {"overfit_batches": 2}],
+)
 def test_epochs_that_are_cut_are_refused(tmp_path: Path, limit: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected neither; give InfoBatch a .*Subset"):
         fit(tmp_path, **limit)

@@ -193,6 +193,24 @@ def test_max_steps_is_a_budget_that_is_used_up(tmp_path: Path) -> None:
     assert trainer.state.epoch > 60 * 2 / 13
 
 
+def test_with_a_budget_of_steps_the_last_part_trains_on_everything(tmp_path: Path) -> None:
+    """Steps are counted, not batches: here an epoch's last step has fewer."""
+    num_pruned: dict[int, int] = {}
+
+    class Watched(Recorded):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            num_pruned[self.state.global_step] = self.pruner.plan.num_pruned
+            return super().compute_loss(*args, **kwargs)
+
+    trainer = trainer_of(
+        bert(), tmp_path, kind=Watched, max_steps=40, gradient_accumulation_steps=8
+    )
+    trainer.train()
+    assert max(num_pruned) == 39
+    assert num_pruned[30] > 0
+    assert num_pruned[39] == 0  # 0.875 x 40 = 35, and an epoch has 2 steps
+
+
 def test_the_last_step_is_saved_and_evaluated(tmp_path: Path) -> None:
     trainer = trainer_of(llama(), tmp_path, save_strategy="steps", save_steps=1000)
     trainer.eval_dataset, trainer.args.eval_strategy = sequences(10), IntervalStrategy.STEPS
@@ -522,6 +540,19 @@ def test_full_is_the_run_of_sft_itself(tmp_path: Path) -> None:
     trainer.train()
     assert losses_logged(trainer) == losses_logged(alone)
     assert same(parameters(trainer.model), parameters(alone.model))
+
+
+@pytest.mark.filterwarnings("ignore:`label_smoothing_factor` is deprecated in `SFTTrainer`")
+def test_sft_with_label_smoothing(tmp_path: Path) -> None:
+    alone = sft(llama(), tmp_path, SFTInPlanOrder, label_smoothing_factor=0.1)
+    alone.train()
+    full, pruned = (sft(llama(), tmp_path, PrunedSFT, label_smoothing_factor=0.1) for _ in range(2))
+    full.rule = "full"
+    full.train()
+    assert losses_logged(full) == losses_logged(alone)
+    pruned.train()
+    assert pruned.pruner.savings.fraction > 0.1
+    assert losses_logged(pruned)[-1] < losses_logged(pruned)[0]
 
 
 @pytest.mark.parametrize("setting", ["packing", "padding_free"])

@@ -40,6 +40,11 @@ class PreparedLoader(Iterable[Any]):
                 "what accelerator.prepare() makes of "
                 "infobatch.DataLoader(train_data, sharded=False)."
             )
+        if getattr(prepared, "use_stateful_dataloader", False):
+            raise ValueError(
+                "use_stateful_dataloader is True, and such a loader skips after a resume what the "
+                "pruner has left out already: leave it at False, the pruner knows where to go on."
+            )
         self._prepared = prepared
         self._data = train_data
 

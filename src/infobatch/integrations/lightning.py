@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from infobatch.dataset import InfoBatch
+from infobatch.errors import warn
 from infobatch.schedule import Schedule, may_step_per_batch
 
 if TYPE_CHECKING:
@@ -48,13 +50,33 @@ class InfoBatchCallback(Callback):
 
     # Before training -----------------------------------------------------------------------------
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let `configure_optimizers`, which comes next, find the length of a full epoch."""
+        num_epochs = self.train_data.num_epochs
+        if stage == "fit" and num_epochs is not None and self.train_data.plan.num_pruned:
+            self.train_data.set_epoch(num_epochs)
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let schedules that step per batch follow the pruner, before their states are restored."""
-        if not pl_module.automatic_optimization or self.train_data.num_epochs is None:
+        num_epochs = self.train_data.num_epochs
+        if num_epochs is None:
+            return
+        if trainer.max_steps == -1 and trainer.max_epochs != num_epochs and not is_trial(trainer):
+            warn(
+                f"max_epochs of the Trainer is {trainer.max_epochs}, and InfoBatch was made for "
+                f"{num_epochs} epochs, by which it stops pruning and moves schedules: give both "
+                "the same number."
+            )
+        if not pl_module.automatic_optimization:
             return
         for config in trainer.lr_scheduler_configs:
             scheduler = config.scheduler
             is_wrapped = isinstance(scheduler, Schedule)
+            if config.interval == "step" and not isinstance(scheduler, LRScheduler):
+                warn(
+                    f"{type(scheduler).__name__} is no scheduler of torch, so it cannot be kept on "
+                    "its curve, which is made for epochs of full length: step it once per epoch."
+                )
             if config.interval == "step" and may_step_per_batch(scheduler) and not is_wrapped:
                 if config.frequency != 1:
                     raise ValueError(
@@ -102,7 +124,8 @@ class InfoBatchCallback(Callback):
 
     def _loader(self, trainer: Any) -> DataLoader[Any]:
         """The training loader, or a sentence that says why it cannot be used."""
-        is_cut = trainer.limit_train_batches != FULL and not is_trial(trainer)
+        limit = trainer.limit_train_batches
+        is_cut = (isinstance(limit, int) or limit != FULL) and not is_trial(trainer)
         if is_cut or trainer.overfit_batches:
             raise ValueError(
                 f"limit_train_batches is {trainer.limit_train_batches} and overfit_batches "
@@ -124,7 +147,8 @@ class InfoBatchCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch that ends, and tell the length of the next."""
         pl_module.log_dict(dict(self.train_data.metrics), sync_dist=True, batch_size=1)
-        if not is_trial(trainer):
+        # max_steps may end a run within an epoch, which is then left as it is.
+        if not is_trial(trainer) and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self.train_data.set_epoch(trainer.current_epoch + 1)
             set_length(trainer, len(self._loader(trainer)))
 

@@ -90,9 +90,10 @@ class InfoBatchTrainer(transformers.Trainer):
         Override it if your model has another loss than the cross entropy of its labels. `outputs`
         are the model's, without its loss; both answers have one row per sample.
         """
-        if outputs.get("log_probs") is not None:  # of trl, which needs no logits
-            return -outputs["log_probs"], outputs["label_mask"]
-        logits = outputs.get("logits")
+        logits, log_probs = outputs.get("logits"), outputs.get("log_probs")
+        # Of trl, which needs no logits; beside logits they come from a second pass, for metrics.
+        if log_probs is not None and (log_probs.requires_grad or logits is None):
+            return -log_probs, outputs["label_mask"]
         if logits is None or labels is None or labels.is_floating_point():
             raise ValueError(
                 "the loss of each sample is not known: it needs labels that are classes or tokens, "
@@ -152,6 +153,10 @@ class InfoBatchTrainer(transformers.Trainer):
         with torch.set_grad_enabled(is_pruned):
             losses, targets = self.token_losses(outputs, labels)
         self._check_loss(loss, losses, targets, indices, num_items_in_batch, outputs)
+        if self.args.max_steps > 0:
+            # An epoch's last step may have fewer batches, and counts like any other.
+            accumulate = self.args.gradient_accumulation_steps
+            self.pruner._steps_done = (self.state.global_step + 1) * accumulate - 1
         self.pruner.update(losses.detach(), indices, mask=targets)
         if is_pruned:
             of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
