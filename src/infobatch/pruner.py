@@ -388,16 +388,18 @@ class Pruner:
         return self._running_epoch().share(sharded=sharded)
 
     def _begin_pass(self, sharded: bool) -> Share:
-        last = self._sampler.current
-        if self._running_epoch().num_updates and last is not None:
+        last, running = self._sampler.current, self._running_epoch()
+        if running.num_updates and last is not None:
             # The last iteration was cut short: nothing else begins a new one after an update.
             self._close(self._epoch + 1)
         elif last is not None and last.ran_out and self.num_reported:
-            warn(
-                f"epoch {self._epoch} was resumed, and an iteration over the {last.end} samples "
-                "left of it reported none: if the loader drops them (drop_last=True), go on with "
-                f"set_epoch({self._epoch + 1})."
-            )
+            running.num_idle_passes += 1
+            if running.num_idle_passes > 1:
+                warn(
+                    f"epoch {self._epoch} was resumed, and iterations over the {last.end} samples "
+                    "left of it reported none: if the loader drops them (drop_last=True), go on "
+                    f"with set_epoch({self._epoch + 1})."
+                )
         self._handed_out = None
         return self._running_epoch().begin_pass(sharded=sharded)
 

@@ -43,6 +43,8 @@ class RunningEpoch:
         self.agreed = False
         """Whether all ranks are known to stand here."""
         self.num_updates = 0
+        self.num_idle_passes = 0
+        """Iterations to the end of what a resume has left, without a report."""
         self.num_to_report: int | None = None
         """With how many samples reported here the epoch ends; None where that is not known."""
 

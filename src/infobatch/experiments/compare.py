@@ -54,7 +54,7 @@ def grid(
 
     >>> from infobatch.experiments.settings import settings
     >>> cells = grid(settings("digits"), rules=["full", "mean"], seeds=[0], prune_ratios=[0.3, 0.5])
-    >>> [(cell.rule, cell.prune_ratio) for cell in cells]
+    >>> [(cell.rule, cell.ratio) for cell in cells]
     [('full', None), ('mean', 0.3), ('mean', 0.5)]
     """
     cells: dict[Settings, None] = {}
