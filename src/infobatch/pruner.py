@@ -196,18 +196,20 @@ class Pruner:
         """
         given, losses = losses, per_sample(losses, mask)
         recorded = losses if scores is None else score_per_sample(scores, losses)
-        handed_out = self._handed_out
-        if indices is None and handed_out is not None and handed_out.weights_at_close is not None:
-            self._last_weights = handed_out.take_weights(len(losses))
-            return weighted_mean(losses, self._last_weights)
+        handed_out, is_repeat = None if indices is not None else self._handed_out, False
+        if handed_out is not None:
+            if handed_out.weights_at_close is not None:
+                self._last_weights = handed_out.take_weights(len(losses))
+                return weighted_mean(losses, self._last_weights)
+            is_repeat = handed_out.was_reported
         running, self._device = self._running_epoch(), losses.device
-        is_repeat = indices is None and handed_out is not None and handed_out.was_reported
         record, places = self._batch(running, losses, indices)
         if running.num_updates == 0:
             self._agree()
             running.num_to_report = self._num_to_report(record.share)
         record.to(self._device)
-        weights, num_reported = record.weights(places), record.num_reported
+        weights = record.weights(places)
+        num_reported = record.num_reported
         record.write(places, recorded)
         if is_repeat:  # on a device a record cannot see that
             record.num_reported = num_reported
@@ -219,7 +221,7 @@ class Pruner:
         self._steps_done += 1
         num_to_report = running.num_to_report
         if num_to_report is not None and self._ends_epoch(record, num_to_report):
-            if handed_out is not None and indices is None:
+            if handed_out is not None:
                 handed_out.weights_at_close = record.weights(handed_out.indices)
             self._close(self._epoch + 1)
         return loss
