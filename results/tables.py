@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from scipy.stats import t
 
 from infobatch.report.comparisons import Comparison, Method, compare
+from infobatch.report.rows import row
 from infobatch.report.runs import read
-from infobatch.report.statistics import Difference, judge
+from infobatch.report.statistics import judge
 
 MARGIN = 0.005
 COLUMNS = (
@@ -54,9 +56,8 @@ def main() -> None:
 
 def table(comparison: Comparison, methods: Sequence[Method]) -> str:
     differences = judge(comparison, MARGIN)
-    return markdown(
-        COLUMNS, [cells(comparison, method, differences.get(method)) for method in methods]
-    )
+    rows = [row(comparison, method, differences.get(method), MARGIN) for method in methods]
+    return markdown(COLUMNS, [cells(found) for found in rows])
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -73,43 +74,36 @@ def time_table(comparison: Comparison) -> str:
         samples = comparison.samples_saved(method)
         parts = [(1 - ours / full) / samples for full, ours in comparison.seconds(method)]
         half = t.ppf(0.975, len(parts) - 1) * stdev(parts) / len(parts) ** 0.5
-        pruning = [run.pruning_seconds or 0 for run in method.runs]
-        training = [run.train_seconds or 0 for run in method.runs]
-        row = (
+        overhead = row(comparison, method, None, MARGIN)["overhead"]
+        cells_of_row = (
             f"`{method.name}`",
             f"{samples:.1%}",
             f"{mean(parts) * samples:.1%}",
             f"{mean(parts):.0%} ({mean(parts) - half:.0%} to {mean(parts) + half:.0%})",
-            f"{sum(pruning) / sum(training):.1%}",
+            "" if overhead is None else f"{overhead:.1%}",
             str(len(parts)),
         )
-        rows.append(row)
+        rows.append(cells_of_row)
     return markdown(TIME_COLUMNS, rows)
 
 
-def cells(comparison: Comparison, method: Method, found: Difference | None) -> tuple[str, ...]:
-    values = [100 * accuracy for accuracy in method.accuracies.values()]
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    interval = ""
-    if found is not None:
-        interval = f"{100 * found.mean:+.2f}"
-        if found.low is not None and found.high is not None:
-            interval += f" ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+def cells(found: dict[str, Any]) -> tuple[str, ...]:
+    spread = "" if found["spread"] is None else f" ± {100 * found['spread']:.2f}"
+    difference = "" if found["difference"] is None else f"{100 * found['difference']:+.2f}"
+    if found["interval"]:
+        low, high = found["interval"]
+        difference += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+    verdict = found["verdict"] or ""
+    if found["seeds_needed"]:
+        verdict += f" (needs {found['seeds_needed']} seeds)"
     return (
-        f"`{method.name}`",
-        f"{mean(values):.2f}{spread}",
-        interval,
-        verdict(found),
-        "" if method is comparison.full else f"{comparison.samples_saved(method):.1%}",
-        str(len(method.runs)),
+        f"`{found['method']}`",
+        f"{100 * found['accuracy']:.2f}{spread}",
+        difference,
+        verdict,
+        f"{found['samples_saved']:.1%}" if verdict else "",  # nothing of full training itself
+        str(len(found["seeds"])),
     )
-
-
-def verdict(found: Difference | None) -> str:
-    if found is None:
-        return ""
-    words = found.verdict(MARGIN)
-    return f"{words} (needs {found.num_needed} seeds)" if found.num_needed else words
 
 
 if __name__ == "__main__":

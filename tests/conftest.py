@@ -14,6 +14,8 @@ from infobatch.rules import RULES, UCB, Above, Every, Full, Mean, PerClass, Rule
 
 # One thread, here and in processes started from here: so sums are rounded alike on any machine.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Some virtual machines announce AMX and kill the process that uses it: bfloat16 does without it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch.set_num_threads(1)
 
 # The same examples everywhere, and no deadline: nothing here depends on the clock.

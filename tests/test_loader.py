@@ -98,6 +98,7 @@ def test_dropping_one_and_reporting_others_twice_is_no_reading_ahead(data: InfoB
                 data.update(loss_of(samples))
                 data.update(loss_of(samples))
         data.set_epoch(data.epoch + 1)
+    assert data.epoch == 2
 
 
 def test_on_a_device_what_is_reported_twice_counts_once(

@@ -35,10 +35,11 @@ from infobatch.experiments.errors import UserError
 from infobatch.experiments.planning import plan_for, rule_facts
 from infobatch.experiments.processes import process_group, rank, stop_on_signal
 from infobatch.experiments.runs import Run
-from infobatch.experiments.settings import DELTA, OPTIMIZERS, Settings, settings, settings_of
+from infobatch.experiments.settings import OPTIMIZERS, Settings, settings, settings_of
 from infobatch.experiments.summary import summary
 from infobatch.experiments.train import Keeping, SetAside, Stopped, train
 from infobatch.report import results, write
+from infobatch.report.comparisons import DELTA
 
 STOPPED = 130
 """The exit code of a program that Ctrl-C has stopped."""

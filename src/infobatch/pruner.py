@@ -409,7 +409,7 @@ class Pruner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
-        running = self._running_reports()
+        reported = None if self._running is None else self._running.reported()
         return {
             "format": FORMAT,
             "num_samples": self.num_samples,
@@ -428,16 +428,9 @@ class Pruner:
             "last_num_trained": self._last_savings.num_trained,
             "last_num_full": self._last_savings.num_full,
             "num_nonfinite": self._num_nonfinite,
-            "plan": self.plan.fingerprint if running else "",
-            "running": pack_running(running) if running else pack({}),
+            "plan": self.plan.fingerprint if reported else "",
+            "running": pack_running(reported) if reported else pack({}),
         }
-
-    def _running_reports(self) -> Reported | None:
-        """What is known to be reported of the running epoch; None for nothing."""
-        if self._running is None:
-            return None
-        reported = self._running.reported()  # after sync() the other ranks' part too
-        return reported if reported.num_done else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` was taken; refuses the checkpoint of another run."""
@@ -486,7 +479,7 @@ class Pruner:
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in the middle of no iteration: it goes on after what was reported. That is sent
         # as bytes, since a tensor made here would be gone when a spawned process looks for it.
-        reported = self._running_reports()
+        reported = None if self._running is None else self._running.reported()
         running = None if reported is None else (self.plan, pack_running(reported))
         return {**self.__dict__, "_running": running, "_handed_out": None, "_last_weights": None}
 

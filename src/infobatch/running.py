@@ -115,17 +115,19 @@ class RunningEpoch:
         """Know what all ranks have reported, until the next update."""
         self._synced, self._synced_at = self.merged(device), self.num_updates
 
-    def reported(self) -> Reported:
-        """What this rank knows to be reported, for a checkpoint; no collective."""
+    def reported(self) -> Reported | None:
+        """What this rank knows to be reported, or None; for a checkpoint, without a collective."""
         with on_host():
-            return self._reported()
+            found = self._reported()
+        return found if found is not None and found.num_done else None
 
-    def _reported(self) -> Reported:
+    def _reported(self) -> Reported | None:
         if self._synced is not None and self._synced_at == self.num_updates:
             return self._synced
-        known = self._synced or self._before or Reported(no_losses(len(self.plan)))
+        known = self._synced or self._before
         if self._record is None or self._num_own == 0:
             return known
+        known = known or Reported(no_losses(len(self.plan)))
         done = self._record.share.done_on_all_ranks(self._record.is_reported())
         return Reported(self._losses(known), known.done | done)
 

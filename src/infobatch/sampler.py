@@ -265,7 +265,7 @@ class HandedOut:
     def __init__(self, indices: Tensor, epoch: int, before: HandedOut | None = None) -> None:
         if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
             raise ValueError("indices must be a tensor of at least one sample.")
-        self._indices = indices
+        self.indices = indices
         self._num_taken = self._times_reported = 0
         self._num_batches_before = self._num_unreported_before = 0
         self._may_lag = True
@@ -286,7 +286,7 @@ class HandedOut:
     @property
     def new_batch(self) -> Tensor | None:
         """The batch, where none of it was reported yet."""
-        return self._indices if self._num_taken == 0 else None
+        return self.indices if self._num_taken == 0 else None
 
     @property
     def was_reported(self) -> bool:
@@ -295,16 +295,11 @@ class HandedOut:
 
     def is_last_of(self, num_samples: int) -> bool:
         """Whether all of it is reported, and with it so many samples were handed out."""
-        return self._num_handed_out == num_samples and self._num_taken == len(self._indices)
-
-    @property
-    def indices(self) -> Tensor:
-        """The samples of the batch."""
-        return self._indices
+        return self._num_handed_out == num_samples and self._num_taken == len(self.indices)
 
     def take(self, num_losses: int) -> Tensor:
         """The samples of the next losses; after the last, a batch may be reported again."""
-        return self._indices[self._next(num_losses)]
+        return self.indices[self._next(num_losses)]
 
     def take_weights(self, num_losses: int) -> Tensor:
         """The weights of the next losses of a batch that is reported again after its epoch."""
@@ -312,14 +307,14 @@ class HandedOut:
         return self.weights_at_close[self._next(num_losses)]
 
     def _next(self, num_losses: int) -> slice:
-        first = self._num_taken % len(self._indices)
-        if first + num_losses > len(self._indices):
+        first = self._num_taken % len(self.indices)
+        if first + num_losses > len(self.indices):
             raise OrderError(
-                f"losses has {num_losses} entries, but {len(self._indices) - first} samples are "
+                f"losses has {num_losses} entries, but {len(self.indices) - first} samples are "
                 "left of the batch in hand: report one loss per sample."
             )
         self._num_taken = first + num_losses
-        self._times_reported += self._num_taken == len(self._indices)
+        self._times_reported += self._num_taken == len(self.indices)
         return slice(first, self._num_taken)
 
     def check_finished(self) -> None:
@@ -334,10 +329,10 @@ class HandedOut:
             )
 
     def _check_whole(self) -> None:
-        num_left = len(self._indices) - self._num_taken
+        num_left = len(self.indices) - self._num_taken
         if self._num_taken and num_left:
             raise OrderError(
-                f"{num_left} of the {len(self._indices)} samples of a batch were never reported (a "
+                f"{num_left} of the {len(self.indices)} samples of a batch were never reported (a "
                 "collate_fn that leaves samples out does that): give update() the indices of the "
                 "samples you report."
             )

@@ -21,17 +21,10 @@ from infobatch.experiments.data import Task
 from infobatch.experiments.errors import UserError
 from infobatch.experiments.processes import stop_on_signal
 from infobatch.experiments.runs import Run
-from infobatch.experiments.settings import (
-    DELTA,
-    Settings,
-    canonical,
-    check,
-    own_ratio,
-    settings_of,
-)
+from infobatch.experiments.settings import Settings, canonical, check, own_ratio, settings_of
 from infobatch.experiments.train import CheckpointError, Keeping, SetAside, Stopped, train
 from infobatch.experiments.training import Progress
-from infobatch.rules import RULES
+from infobatch.report.comparisons import DELTA
 
 News = Run | Stopped | Progress | SetAside
 
@@ -67,11 +60,9 @@ def grid(
             seed=seed,
             optimizer=optimizer,
             lr=lr,
-            prune_ratio=ratio,
+            prune_ratio=None if own_ratio(rule) is None else ratio,
             delta=delta,
         )
-        if rule in RULES and own_ratio(rule) is None:
-            cell = replace(cell, prune_ratio=None)
         check(cell)
         cells[canonical(cell)] = None
     return list(cells)

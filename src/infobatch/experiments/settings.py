@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from inspect import signature
 from typing import Any
 
 from infobatch import Pruner
 from infobatch.experiments.errors import UserError
+from infobatch.report import comparisons
+from infobatch.report.comparisons import DELTA
 from infobatch.rules import RULES, Mean, Rule
 
 OPTIMIZERS = {"sgd": 0.1, "adamw": 0.01, "radam": 0.01, "lars": 10.0, "lamb": 0.01}
@@ -22,9 +23,6 @@ UNSCALED = "mean-unscaled"
 """The mean rule without rescaling, an ablation of the paper's Table 4."""
 
 EXPERIMENT_RULES = (*RULES, UNSCALED)
-
-DELTA: float = signature(Pruner).parameters["delta"].default
-"""The part of the epochs that may prune, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +173,7 @@ def rule_of(chosen: Settings) -> Rule:
 
 def own_ratio(rule: str) -> float | None:
     """The ratio of a rule where none is given; None for one without: `own_ratio("mean")`."""
-    make = Mean if rule == UNSCALED else RULES[rule]
-    ratio = signature(make).parameters.get("prune_ratio")
-    return None if ratio is None else ratio.default
+    return comparisons.own_ratio("mean" if rule == UNSCALED else rule)
 
 
 def canonical(chosen: Settings) -> Settings:

@@ -71,13 +71,14 @@ class InfoBatchCallback(Callback):
             return
         for config in trainer.lr_scheduler_configs:
             scheduler = config.scheduler
-            is_wrapped = isinstance(scheduler, Schedule)
-            if config.interval == "step" and not isinstance(scheduler, LRScheduler):
+            if config.interval != "step" or isinstance(scheduler, Schedule):
+                continue
+            if not isinstance(scheduler, LRScheduler):
                 warn(
                     f"{type(scheduler).__name__} is no scheduler of torch, so it cannot be kept on "
                     "its curve, which is made for epochs of full length: step it once per epoch."
                 )
-            if config.interval == "step" and may_step_per_batch(scheduler) and not is_wrapped:
+            if may_step_per_batch(scheduler):
                 if config.frequency != 1:
                     raise ValueError(
                         f"frequency of a scheduler that steps per batch is {config.frequency}, "

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from statistics import mean
 
+from infobatch import Pruner
 from infobatch.report.runs import SETTINGS, Run, Value
 from infobatch.rules import RULES
 
-DEFAULT_DELTA = 0.875
+DELTA: float = signature(Pruner).parameters["delta"].default
+"""The part of the epochs that may prune, where nothing else is said."""
+
 ORDER = ("full", "mean", "tiers", "random-rescaled", "above", "random", "epsilon-greedy", "ucb")
 
 
@@ -141,14 +144,17 @@ def _key(run: Run) -> MethodKey:
         return "full", None, None, run.match_forwards
     if run.rule == "full":  # it prunes nothing, whatever r and delta say
         return "full", None, None, None
-    return run.rule, _ratio(run), run.delta, None
+    ratio = own_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
+    return run.rule, ratio, run.delta, None
 
 
-def _ratio(run: Run) -> float | None:
-    """The run's prune ratio, or the rule's own; None for a rule without one, or an unknown one."""
-    if run.prune_ratio is not None or run.rule not in RULES:
-        return run.prune_ratio
-    own = signature(RULES[run.rule]).parameters.get("prune_ratio")
+def own_ratio(rule: str) -> float | None:
+    """The ratio of a rule where none is given; None for one without, or an unknown one.
+
+    >>> own_ratio("mean")
+    0.5
+    """
+    own = signature(RULES[rule]).parameters.get("prune_ratio") if rule in RULES else None
     return own.default if own else None
 
 
@@ -198,10 +204,7 @@ def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
 
 def _is_default(key: MethodKey) -> bool:
     rule, prune_ratio, delta, _ = key
-    if rule not in RULES:
-        return False
-    own = signature(RULES[rule]).parameters.get("prune_ratio")
-    return delta == DEFAULT_DELTA and prune_ratio == (own.default if own else None)
+    return rule in RULES and delta == DELTA and prune_ratio == own_ratio(rule)
 
 
 def _titled(comparisons: list[Comparison]) -> list[Comparison]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-import numpy as np
-
 from infobatch.report.comparisons import Comparison, Method, in_words
 from infobatch.report.figures import Drawing
+from infobatch.report.rows import row
 from infobatch.report.runs import Run
 from infobatch.report.statistics import MOST_SEEDS, Difference
 
@@ -149,22 +148,15 @@ against full training</caption>
 
 def _row(section: Section, method: Method, margin: float, scale: tuple[float, float]) -> str:
     comparison = section.comparison
-    accuracies = list(method.accuracies.values())
-    accuracy = f"{100 * np.mean(accuracies):.2f}"
-    spread = f"± {100 * np.std(accuracies, ddof=1):.2f}" if len(accuracies) > 1 else ""
-    seconds = comparison.seconds_saved(method)
-    training, pruning = (
-        method.mean_of(lambda run: run.train_seconds),
-        method.mean_of(lambda run: run.pruning_seconds),
-    )
+    found = row(comparison, method, section.differences.get(method), margin)
+    spread = "" if found["spread"] is None else f"± {100 * found['spread']:.2f}"
     is_full = method is comparison.full
-    overhead = _percent(pruning / training, 2) if pruning is not None and training else NONE
     cells = (
         str(len(method.runs)),
-        f'{accuracy} <span class="soft">{spread}</span>',
-        NONE if is_full else _percent(comparison.samples_saved(method), 1),
-        NONE if is_full or seconds is None else _percent(seconds[1] / seconds[0], 1),
-        NONE if method.rule == "full" else overhead,
+        f'{100 * found["accuracy"]:.2f} <span class="soft">{spread}</span>',
+        NONE if is_full else _percent(found["samples_saved"], 1),
+        NONE if is_full else _percent(found["time_saved"], 1),
+        _percent(found["overhead"], 2),
         *_judgement(section, method, margin, scale),
     )
     settings = ""
@@ -358,5 +350,7 @@ def _interval(difference: Difference) -> str:
     return f"[{_signed(difference.low)}, {_signed(difference.high)}]"
 
 
-def _percent(fraction: float, decimals: int) -> str:
+def _percent(fraction: float | None, decimals: int) -> str:
+    if fraction is None:
+        return NONE
     return f"{100 * fraction:.{decimals}f}\N{NO-BREAK SPACE}%".replace("-", MINUS)

@@ -29,6 +29,11 @@ def row(
     """One method. What is not known is None."""
     accuracies = list(method.accuracies.values())
     seconds = comparison.seconds_saved(method)
+    training, pruning = (
+        method.mean_of(lambda run: run.train_seconds),
+        method.mean_of(lambda run: run.pruning_seconds),
+    )
+    overhead = pruning / training if pruning is not None and training else None
     return {
         "method": method.name,
         "rule": method.rule,
@@ -40,6 +45,7 @@ def row(
         "spread": stdev(accuracies) if len(accuracies) > 1 else None,
         "samples_saved": comparison.samples_saved(method),
         "time_saved": None if seconds is None else seconds[1] / seconds[0],
+        "overhead": None if method.rule == "full" else overhead,
         "difference": None if found is None else found.mean,
         "interval": None if found is None or found.low is None else [found.low, found.high],
         "verdict": None if found is None else found.verdict(margin),
