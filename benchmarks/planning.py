@@ -35,7 +35,7 @@ def plan_once(rule: Rule, scores: Tensor, memory: Memory) -> Plan:
 def after_first_epoch(rule: Rule, scores: Tensor) -> Memory:
     """What the rule remembers of a full first epoch with these losses."""
     unseen = torch.full_like(scores, torch.nan)
-    return rule.remember(unseen, {}, 0, torch.arange(len(scores)), scores)
+    return rule.remember(unseen, rule.init(len(scores)), 0, torch.arange(len(scores)), scores)
 
 
 def turns_for(size: int) -> int:

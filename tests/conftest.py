@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import hypothesis
@@ -10,7 +11,20 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from infobatch import InfoBatch
-from infobatch.rules import RULES, UCB, Above, Every, Full, Mean, PerClass, Rule, Tiers, Until
+from infobatch.rules import (
+    RULES,
+    UCB,
+    Above,
+    Every,
+    Full,
+    Mean,
+    Memory,
+    PerClass,
+    Probabilities,
+    Rule,
+    Tiers,
+    Until,
+)
 
 # One thread, here and in processes started from here: so sums are rounded alike on any machine.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -46,6 +60,25 @@ def labels(num_samples: int) -> list[int]:
     return [i % 3 for i in range(num_samples)]
 
 
+@dataclass(frozen=True)
+class ByLoss(Rule):
+    """Keeps a sample with a probability that grows with its loss. Biased with `rescale=False`."""
+
+    rescale: bool = True
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rescale
+
+    @property
+    def max_groups(self) -> None:
+        return None
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Probabilities:
+        p = (scores / (2 * scores.nanmean())).clamp(0.1, 1)
+        return Probabilities(p.nan_to_num(nan=1.0), rescale=self.rescale)
+
+
 def every_rule(num_samples: int) -> dict[str, Rule]:
     """Each rule of the table and the settings and combinations that are rules of their own."""
     rules: dict[str, Rule] = {name: make() for name, make in RULES.items()}
@@ -60,6 +93,10 @@ def every_rule(num_samples: int) -> dict[str, Rule]:
     rules["every-per-class-full"] = Every(PerClass(Full(), labels(num_samples)), 2)
     rules["every-per-class-mean"] = Every(PerClass(Mean(), labels(num_samples)), 2)
     rules["every-per-class-ucb"] = Every(PerClass(UCB(), labels(num_samples)), 2)
+    rules["by-loss"] = ByLoss()
+    rules["by-loss-unscaled"] = ByLoss(rescale=False)
+    rules["every-by-loss"] = Every(ByLoss(), 3)
+    rules["every-per-class-by-loss"] = Every(PerClass(ByLoss(), labels(num_samples)), 3)
     return rules
 
 

@@ -268,8 +268,11 @@ def test_a_rule_may_remember_the_scores_it_is_shown() -> None:
     class Fell(Mean):
         """Skips half of what has become smaller."""
 
+        def init(self, num_samples: int) -> Memory:
+            return {"before": torch.full((num_samples,), torch.nan)}
+
         def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-            fell = scores < memory.get("before", scores)
+            fell = scores < memory["before"]
             return Groups(of=fell, keep=(1.0, 0.5))
 
         def remember(
@@ -282,6 +285,18 @@ def test_a_rule_may_remember_the_scores_it_is_shown() -> None:
         indices = pruner.plan.indices
         pruner.update(torch.full((len(indices),), 1.0 / (1 + epoch)), indices)
     assert pruner.plan.num_pruned > 0
+
+
+def test_a_rule_whose_memory_changes_its_layout_is_refused() -> None:
+    class Forgetful(Mean):
+        def remember(
+            self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+        ) -> Memory:
+            return {"before": scores}
+
+    pruner = Pruner(40, 10, rule=Forgetful())
+    with pytest.raises(ValueError, match="remembers 'before' as .*, expected nothing"):
+        pruner.update(torch.ones(40), pruner.plan.indices)
 
 
 # Savings -----------------------------------------------------------------------------------------

@@ -1,10 +1,15 @@
-"""What a rule hands to the plan: a partition of the data set, and how much to keep of each part."""
+"""A rule's answer to the plan: how much to keep of each group, or of each sample."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
+
+LEAST = float(np.finfo(np.float32).tiny)
+"""The smallest probability that can be made up for: its weight 1/p still is a float32."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,17 @@ class Groups:
     drawn_in: int | None = None
     """The epoch whose draw is used, where a selection is held; else the current one."""
 
+    @property
+    def num_samples(self) -> int:
+        return len(self.of)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether a group may lose samples."""
+        return any(fraction < 1 for fraction in self.keep)
+
     def check(self) -> None:
-        """Refuse groups that are none: `groups.check()`."""
+        """Raise if the groups are malformed: `groups.check()`."""
         if not all(0 <= fraction <= 1 for fraction in self.keep):
             raise ValueError(f"keep is {self.keep}, expected fractions from 0 to 1.")
         of = self.of.numpy()
@@ -42,3 +56,57 @@ class Groups:
                 f"of runs from {of.min()} to {of.max()}, expected groups from 0 to "
                 f"{len(self.keep) - 1}: give keep a fraction for every group."
             )
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """The probability of each sample to be kept.
+
+    Up to eight different values are drawn as groups are: exact shares, weights n/m. Otherwise the
+    number kept is within one of the sum of p, and a kept sample weighs 1/p.
+
+    >>> Probabilities(torch.tensor([1.0, 0.5, 0.25])).prunes
+    True
+    """
+
+    p: Tensor
+    """float32; other floating-point numbers are converted."""
+    rescale: bool = True
+    """Whether a kept sample weighs 1/p, or 1."""
+    threshold: float | None = None
+    """What the scores were compared with, where it is one number."""
+    drawn_in: int | None = None
+    """The epoch whose draw is used, where a selection is held; else the current one."""
+
+    def __post_init__(self) -> None:
+        if self.p.is_floating_point():
+            object.__setattr__(self, "p", self.p.to(torch.float32))
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.p)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether a sample may be skipped."""
+        return bool(self.p.min() < 1)
+
+    def check(self) -> None:
+        """Raise if these are not probabilities: `probabilities.check()`."""
+        if self.p.ndim != 1 or not self.p.is_floating_point():
+            raise ValueError(
+                f"p has dtype {self.p.dtype} and {self.p.ndim} dimensions, expected one "
+                "floating-point number per sample."
+            )
+        p = self.p.numpy()
+        lowest, highest = float(p.min()), float(p.max())  # NaN if one of them is
+        # What is never kept cannot be made up for, so it is allowed only without rescaling.
+        if not ((LEAST if self.rescale else 0) <= lowest and highest <= 1):
+            raise ValueError(
+                f"p runs from {lowest} to {highest}, expected probabilities from 0 to 1 (above 0 "
+                "with rescale=True): give samples without a score 1, not NaN."
+            )
+
+
+Selection = Groups | Probabilities
+"""What a rule answers with."""

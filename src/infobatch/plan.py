@@ -1,14 +1,15 @@
-"""Groups in, this epoch's samples out: which, in which order, with which weight.
+"""Groups or probabilities in, this epoch's samples out: which, in which order, with which weight.
 
 Notation of the paper: of the n samples of a group m are kept and weigh gamma = n/m (Eq. 6 to 8),
-so the weights of an epoch sum to the size of the data set.
+so the weights of an epoch sum to the size of the data set. With a probability p per sample a kept
+one weighs 1/p, and the weights sum to the size of the data set in expectation.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,13 +19,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.groups import Groups
+from infobatch.groups import Groups, Probabilities, Selection
 
 BLOCK = 1 << 15
 """How many samples are looked at together."""
 
 FEW = 8
-"""So many groups are told apart by a pass for each; more of them (classes) by sorting."""
+"""So many groups are told apart by a pass for each; more of them (classes) by sorting. So many
+probabilities are groups; more of them are drawn one by one.
+"""
+
+Weigh = Callable[[NDArray[np.integer], NDArray[np.integer]], NDArray[np.float32]]
+"""The weights of some kept samples, given their places among all that is kept, and their indices.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +51,8 @@ class Plan:
     """The size of the data set."""
     threshold: float | None = None
     """What the scores were compared with, where the rule has one threshold."""
+    rescaled: bool = True
+    """Whether the weights make up for what is skipped; otherwise each of them is 1."""
 
     @property
     def num_pruned(self) -> int:
@@ -60,20 +69,21 @@ class Plan:
         return self.indices.shape[0]  # a step asks; len() of a tensor takes ten times as long
 
 
-def draw(groups: Groups, seed: int, epoch: int) -> Plan:
+def draw(selection: Selection, seed: int, epoch: int) -> Plan:
     """Draw an epoch: `draw(Mean().groups(scores, {}, 3), seed=0, epoch=3)`.
 
-    First each group is thinned to its share, then what is kept of all of them is shuffled together:
-    so the samples of a group are spread over the whole epoch.
+    First the data set is thinned, group by group or sample by sample, then all that is kept is
+    shuffled together: so the samples of a group are spread over the whole epoch.
     """
-    groups.check()
-    num_samples, order_rng = len(groups.of), _generator("order", seed, epoch)
-    if set(groups.keep) == {1.0}:
+    selection.check()
+    num_samples, order_rng = selection.num_samples, _generator("order", seed, epoch)
+    if not selection.prunes:
         everything = torch.randperm(num_samples, generator=order_rng)
         all_one = torch.ones(1, dtype=torch.float32).expand(num_samples)  # one number in memory
-        return Plan(epoch, everything, all_one, num_samples, groups.threshold)
-    drawn_in = epoch if groups.drawn_in is None else groups.drawn_in
-    samples, ends, weight_of = _thin(groups, _generator("draw", seed, drawn_in))
+        return Plan(epoch, everything, all_one, num_samples, selection.threshold, selection.rescale)
+    drawn_in = epoch if selection.drawn_in is None else selection.drawn_in
+    rng = _generator("draw", seed, drawn_in)
+    samples, weigh = _thin(selection, rng)
     if len(samples) == 0:
         raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
     order = torch.randperm(len(samples), generator=order_rng, dtype=samples.dtype)
@@ -81,29 +91,85 @@ def draw(groups: Groups, seed: int, epoch: int) -> Plan:
     weights = torch.empty(len(samples), dtype=torch.float32)
     for block in _blocks(len(samples)):
         indices[block] = samples.index_select(0, order[block])
-        # The samples stand group after group, so the place that one comes from tells its group.
-        group_at = _group_of(order[block].numpy(), ends)
-        weights[block] = torch.from_numpy(weight_of.take(group_at))
-    return Plan(epoch, indices, weights, num_samples, groups.threshold)
+        weights[block] = torch.from_numpy(weigh(order[block].numpy(), indices[block].numpy()))
+    return Plan(epoch, indices, weights, num_samples, selection.threshold, selection.rescale)
 
 
-def _thin(
-    groups: Groups, rng: torch.Generator
-) -> tuple[Tensor, NDArray[np.integer], NDArray[np.float32]]:
-    """What is kept, group after group; where each group ends, and what its samples weigh."""
+def _thin(selection: Selection, rng: torch.Generator) -> tuple[Tensor, Weigh]:
+    """What is kept, and how to weigh it."""
+    if isinstance(selection, Groups):
+        return _thin_groups(selection, rng)
+    groups = _as_groups(selection)
+    return _thin_one_by_one(selection, rng) if groups is None else _thin_groups(groups, rng)
+
+
+def _thin_groups(groups: Groups, rng: torch.Generator) -> tuple[Tensor, Weigh]:
+    """What is kept, group after group, and how to weigh it."""
     sizes = _sizes(groups)
     shares = [_share(n, fraction) for n, fraction in zip(sizes, groups.keep, strict=True)]
     ends = np.cumsum(shares)
     weight_of = np.ones(len(sizes), dtype=np.float32)
-    # Half as wide as indices are, for half the memory traffic: that is what planning costs.
-    samples = torch.empty(ends[-1], dtype=torch.int32 if sum(sizes) < 2**31 else torch.int64)
+    samples = torch.empty(ends[-1], dtype=_index_dtype(sum(sizes)))
     for group, members in enumerate(_members(groups, sizes, samples.numpy().dtype)):
         n, m, end = sizes[group], shares[group], ends[group]
         kept = members if m == n else np.compress(_choose(m, n, rng), members)
         samples[end - m : end] = torch.from_numpy(kept)
         if groups.rescale and m:
             weight_of[group] = n / m
-    return samples, ends, weight_of
+    # The samples stand group after group, so the place that one comes from tells its group.
+    return samples, lambda places, _: weight_of.take(_group_of(places, ends))
+
+
+def _as_groups(probabilities: Probabilities) -> Groups | None:
+    """A group for each value, where there are few; None where there are many."""
+    p = probabilities.p.numpy()
+    values = np.empty(0, dtype=np.float32)
+    for block in _blocks(len(p)):
+        values = np.union1d(values, p[block])
+        if len(values) > FEW:
+            return None
+    of = np.empty(len(p), dtype=np.uint8)
+    for block in _blocks(len(p)):
+        of[block] = np.searchsorted(values, p[block])
+    return Groups(torch.from_numpy(of), tuple(values.tolist()), probabilities.rescale)
+
+
+def _thin_one_by_one(probabilities: Probabilities, rng: torch.Generator) -> tuple[Tensor, Weigh]:
+    """Systematic sampling: what is kept, and how to weigh it.
+
+    The probabilities are laid end to end, in a random order and from a random start between 0 and
+    1. A sample is kept if its stretch passes a whole number: with probability p, and the number
+    kept is the sum of all p, rounded down or up.
+
+    Fractions are counted in units of 2^-64, as unsigned integers that wrap at whole numbers. So
+    the sums are exact however many samples there are, and passing a whole number is wrapping.
+    """
+    p = probabilities.p.numpy()
+    total = float(np.add.reduce(p, dtype=np.float64))
+    if total < 1:
+        raise ValueError(f"p sums to {total:g}, expected at least 1: an epoch needs a sample.")
+    samples = torch.randperm(len(p), generator=rng, dtype=_index_dtype(len(p)))
+    in_order, num_kept, position = samples.numpy(), 0, _start(rng)
+    for block in _blocks(len(p)):
+        chances = p.take(in_order[block])
+        certain = chances == 1  # 2^64 would not fit, and what is certain needs no draw
+        steps = np.where(certain, 0, chances * np.float32(2**64)).astype(np.uint64)
+        positions = np.cumsum(steps) + position
+        position = positions[-1]
+        kept = in_order[block][(positions < steps) | certain]
+        in_order[num_kept : num_kept + len(kept)] = kept  # at most where the block began
+        num_kept += len(kept)
+
+    def weigh(_: NDArray[np.integer], indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        chances = p.take(indices)
+        return np.reciprocal(chances) if probabilities.rescale else np.ones_like(chances)
+
+    return samples[:num_kept], weigh
+
+
+def _index_dtype(num_samples: int) -> torch.dtype:
+    """Half as wide as indices are, for half the memory traffic: that is what planning costs."""
+    return torch.int32 if num_samples < 2**31 else torch.int64
 
 
 def _blocks(length: int) -> Iterator[slice]:
@@ -171,6 +237,12 @@ def _group_of(places: NDArray[np.integer], ends: NDArray[np.integer]) -> NDArray
 def _keys(n: int, rng: torch.Generator) -> NDArray[np.int32]:
     keys: NDArray[np.int32] = torch.empty(n, dtype=torch.int32).random_(generator=rng).numpy()
     return keys
+
+
+def _start(rng: torch.Generator) -> np.uint64:
+    """A fraction of 1, in units of 2^-64."""
+    bits = torch.empty(1, dtype=torch.int64).random_(-(2**63), None, generator=rng)
+    return np.uint64(bits.numpy().view(np.uint64)[0])
 
 
 def _generator(purpose: str, seed: int, epoch: int) -> torch.Generator:

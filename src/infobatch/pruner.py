@@ -26,7 +26,7 @@ from infobatch.errors import OrderError, StateError, check_fraction, check_whole
 from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
 from infobatch.plan import Plan, draw
 from infobatch.record import IndexedRecord, OrderedRecord, Places, Record, Reported
-from infobatch.rules import Memory, Rule, resolve
+from infobatch.rules import Memory, Rule, check_layout, resolve
 from infobatch.rules.base import everything
 from infobatch.running import RunningEpoch, on_host
 from infobatch.sampler import HandedOut, Pass, ShareSampler
@@ -99,7 +99,7 @@ class Pruner:
         self.seed = check_whole("seed", seed)
         with on_host():
             self._scores = unseen(self.num_samples)
-        self._memory: Memory = {}
+            self._memory: Memory = self.rule.init(self.num_samples)
         self._past_savings = self._last_savings = Savings(0, 0)
         self._num_nonfinite = 0
         self._steps_done = 0
@@ -312,6 +312,7 @@ class Pruner:
         self._last_savings = self._savings_of_epoch(reported.num_done)
         self._past_savings += self._last_savings
         remembered = self.rule.remember(self._scores, self._memory, self._epoch, indices, losses)
+        check_layout(self.rule, self._memory, remembered)
         self._memory = self._without_scores(remembered)
         num_nonfinite = merge(self._scores, indices, losses)
         self._num_nonfinite += num_nonfinite
@@ -369,9 +370,10 @@ class Pruner:
     def _draw(self, scores: Tensor, memory: Memory, seed: int, epoch: int, prunes: bool) -> Plan:
         with on_host():
             groups = self.rule.groups(scores, memory, epoch) if prunes else everything(scores)
-            if len(groups.of) != self.num_samples:
+            if groups.num_samples != self.num_samples:
                 raise ValueError(
-                    f"{self.rule!r} groups {len(groups.of)} samples, expected {self.num_samples}."
+                    f"{self.rule!r} groups {groups.num_samples} samples, expected "
+                    f"{self.num_samples}."
                 )
             return draw(groups, seed, epoch)
 

@@ -41,7 +41,7 @@ def test_ties_are_broken_by_the_draw_not_by_position() -> None:
 
 
 def visit(rule: EpsilonGreedy | UCB, losses: list[list[float | None]]) -> Memory:
-    memory: Memory = {}
+    memory = rule.init(len(losses[0]))
     scores = torch.full((len(losses[0]),), torch.nan)
     for epoch, row in enumerate(losses):
         indices = torch.tensor([i for i, v in enumerate(row) if v is not None])

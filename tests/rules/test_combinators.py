@@ -2,17 +2,29 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from infobatch import Pruner
 from infobatch.plan import draw
-from infobatch.rules import Every, Mean, PerClass, Random, Rule, Tiers, Until
-from tests.conftest import loss_of
+from infobatch.rules import (
+    Every,
+    Groups,
+    Mean,
+    Memory,
+    PerClass,
+    Probabilities,
+    Random,
+    Rule,
+    Tiers,
+    Until,
+)
+from tests.conftest import ByLoss, loss_of
 
 
 def test_until_stops_at_a_real_number_of_epochs() -> None:
     scores = torch.arange(10.0)
     rule = Until(Mean(), 2.5)
-    assert [len(rule.groups(scores, {}, e).keep) for e in range(5)] == [2, 2, 2, 1, 1]
+    assert [rule.groups(scores, {}, e).prunes for e in range(5)] == [True] * 3 + [False] * 2
 
 
 def test_every_holds_the_selection_and_shuffles_anew() -> None:
@@ -29,14 +41,17 @@ def test_every_holds_the_selection_and_shuffles_anew() -> None:
 
 
 def test_every_draws_the_held_part_at_random() -> None:
-    groups = Every(Random(0.5), 5).groups(torch.ones(50), {}, 1)
+    rule = Every(Random(0.5), 5)
+    groups = rule.groups(torch.ones(50), rule.init(50), 1)
     assert len({frozenset(draw(groups, seed, 1).indices.tolist()) for seed in range(10)}) == 10
 
 
 def test_per_class_compares_with_the_mean_of_the_class() -> None:
     labels = torch.tensor([0, 1] * 50)
     scores = torch.arange(100.0) + 1000 * labels  # class 1 is high as a whole
-    of = PerClass(Mean(), labels).groups(scores, {}, 1).of
+    groups = PerClass(Mean(), labels).groups(scores, {}, 1)
+    assert isinstance(groups, Groups)
+    of = groups.of
     for label in (0, 1):
         part = labels == label
         expected = Mean().groups(scores[part], {}, 1).of
@@ -64,6 +79,87 @@ def test_per_class_does_not_rescale_what_a_class_without_scores_would() -> None:
     plan = draw(PerClass(Mean(rescale=False), labels).groups(scores, {}, 1), 0, 1)
     assert plan.num_pruned == 10
     assert set(plan.weights.tolist()) == {1.0}
+
+
+def test_every_holds_probabilities_as_it_holds_groups() -> None:
+    pruner = Pruner(200, 100, delta=1, rule=Every(ByLoss(), 3))
+    weights = []
+    for epoch in range(5):
+        plan = pruner.plan
+        weights.append(dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True)))
+        pruner.update(loss_of(plan.indices + 31 * epoch), plan.indices)
+    assert len(weights[0]) == 200
+    assert len(set(weights[1].values())) > 8  # or it would have been drawn as groups
+    assert weights[1] == weights[2] == weights[3] != weights[4]
+
+
+def test_per_class_takes_probabilities_within_each_class() -> None:
+    labels = torch.tensor([0, 1, 2] * 40)
+    scores = torch.where(labels == 2, torch.nan, torch.arange(120.0) + 1000 * labels)
+    groups = PerClass(ByLoss(), labels).groups(scores, {}, 1)
+    assert isinstance(groups, Probabilities)
+    for label in (0, 1):
+        part = labels == label
+        assert torch.equal(groups.p[part], ByLoss().groups(scores[part], {}, 1).p)
+    assert groups.p[labels == 2].tolist() == [1.0] * 40  # without a score
+    assert not PerClass(ByLoss(rescale=False), labels).groups(scores, {}, 1).rescale
+
+
+def test_per_class_mixes_groups_and_probabilities() -> None:
+    class Either(ByLoss):
+        """Groups for a class of low losses."""
+
+        def groups(  # type: ignore[override]
+            self, scores: Tensor, memory: Memory, epoch: int
+        ) -> Groups | Probabilities:
+            if float(scores.max()) < 100:
+                return Mean(0.75).groups(scores, memory, epoch)
+            return super().groups(scores, memory, epoch)
+
+    labels = torch.tensor([0, 1] * 50)
+    scores = torch.arange(100.0) + 1000 * labels
+    groups = PerClass(Either(), labels).groups(scores, {}, 1)
+    assert isinstance(groups, Probabilities)
+    low = (labels == 0) & (scores < 49)
+    assert set(groups.p[low].tolist()) == {0.25}
+    assert set(groups.p[(labels == 0) & ~low].tolist()) == {1.0}
+
+
+def test_every_says_so_where_a_rule_makes_more_groups_than_it_says() -> None:
+    class Many(Mean):
+        def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+            return Groups(torch.arange(len(scores)) % 3, keep=(1.0, 0.5, 0.5))
+
+    class NoProbabilities(Many):
+        @property
+        def max_groups(self) -> None:  # type: ignore[override]
+            return None
+
+    for rule, words in (
+        (Many(), "has max_groups 2 and made 3 groups"),
+        (NoProbabilities(), "has max_groups None and made 3 groups"),
+    ):
+        every, scores = Every(rule, 3), torch.ones(9)
+        with pytest.raises(ValueError, match=words):
+            every.remember(scores, every.init(9), 1, torch.arange(9), scores)
+
+    class Secretly(ByLoss):
+        @property
+        def max_groups(self) -> int:  # type: ignore[override]
+            return 2
+
+    every, scores = Every(Secretly(), 3), torch.arange(9.0)
+    with pytest.raises(ValueError, match="has max_groups 2 and made a probability per sample"):
+        every.remember(scores, every.init(9), 1, torch.arange(9), scores)
+
+
+def test_what_is_not_remembered_per_sample_cannot_be_divided_into_classes() -> None:
+    class Counting(Mean):
+        def init(self, num_samples: int) -> Memory:
+            return {"count": torch.tensor(0)}
+
+    with pytest.raises(TypeError, match="remembers 'count', which is not per sample"):
+        PerClass(Counting(), [0, 1])
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,46 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from infobatch import Pruner
-from infobatch.rules import RULES, Above, Every, Full, Mean, Random, Rule, Tiers
+from infobatch.rules import RULES, Above, Every, Full, Mean, NamedRule, Random, Rule, Tiers
 
 
 def test_the_table_has_the_documented_names() -> None:
     assert sorted(RULES) == [
         "above", "epsilon-greedy", "full", "mean", "random", "random-rescaled", "tiers", "ucb",
     ]  # fmt: skip
-    assert all(isinstance(make(), Rule) for make in RULES.values())
+    assert list(RULES) == sorted(RULES)
+    assert all(row.name == name for name, row in RULES.items())
+
+
+@pytest.mark.parametrize("row", RULES.values(), ids=lambda row: row.name)
+def test_a_row_is_true_of_the_rule_it_makes(row: NamedRule) -> None:
+    assert isinstance(row(), Rule)
+    assert row().unbiased == row.unbiased
+    if row.default_ratio is None:
+        with pytest.raises(ValueError, match=r"prune_ratio is 0\.25, but .* has its own ratios"):
+            row(0.25)
+    else:
+        assert row() == row(row.default_ratio) == row.make(row.default_ratio)
+        assert row(0.25) != row()
+        assert "prune_ratio=0.25" in repr(row(0.25))
+    for text in (row.skips, row.paper, row.cost):
+        assert text
+        assert not text.endswith(".")
+        assert "\n" not in text
+
+
+def test_the_docs_have_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    expected = {
+        f"| `{row.name}` | {row.skips} | {row.default_ratio or ''} "
+        f"| {'yes' if row.unbiased else 'no'} |".replace("  ", " ")
+        for row in RULES.values()
+    }
+    assert {line for line in page.splitlines() if line.startswith("| `")} == expected
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,7 @@ def own_ratio(rule: str) -> float | None:
     >>> own_ratio("mean")
     0.5
     """
-    own = signature(RULES[rule]).parameters.get("prune_ratio") if rule in RULES else None
-    return own.default if own else None
+    return RULES[rule].default_ratio if rule in RULES else None
 
 
 def _matches(run: Run, tables: Tables) -> list[tuple[tuple[Value, ...], MethodKey]]:

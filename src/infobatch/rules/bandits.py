@@ -15,7 +15,14 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, moving_average, num_known
+from infobatch.rules.base import (
+    Memory,
+    Rule,
+    everything,
+    moving_average,
+    nothing_known,
+    num_known,
+)
 
 
 def highest(values: Tensor, prune_ratio: float, epsilon: float = 0.0) -> Groups:
@@ -76,15 +83,21 @@ class EpsilonGreedy(Rule):
     def unbiased(self) -> bool:
         return False
 
+    @property
+    def max_groups(self) -> int:
+        return 3
+
+    def init(self, num_samples: int) -> Memory:
+        return {"u": nothing_known(num_samples)}
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        u = memory.get("u", scores)
-        return highest(_where_known(scores, u), self.prune_ratio, self.epsilon)
+        return highest(_of_known(scores, memory["u"]), self.prune_ratio, self.epsilon)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         indices, losses = _finite(indices, losses)
-        u = memory["u"].clone() if "u" in memory else torch.full_like(scores, torch.nan)
+        u = memory["u"].clone()
         u[indices] = moving_average(u[indices], losses, self.alpha)
         return {"u": u}
 
@@ -109,18 +122,24 @@ class UCB(Rule):
     def unbiased(self) -> bool:
         return False
 
+    @property
+    def max_groups(self) -> int:
+        return 3
+
+    def init(self, num_samples: int) -> Memory:
+        var = torch.zeros(num_samples, dtype=torch.float32)
+        return {"u": nothing_known(num_samples), "var": var}
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        if "u" not in memory:
-            return everything(scores)
         bound = memory["u"] + self.c * memory["var"]
-        return highest(_where_known(scores, bound), self.prune_ratio)
+        return highest(_of_known(scores, bound), self.prune_ratio)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         indices, losses = _finite(indices, losses)
-        u = memory["u"].clone() if "u" in memory else torch.full_like(scores, torch.nan)
-        var = memory["var"].clone() if "var" in memory else torch.zeros_like(scores)
+        u = memory["u"].clone()
+        var = memory["var"].clone()
         u_before = u[indices]
         surprise = torch.nan_to_num(losses - u_before, nan=0.0) ** 2
         var[indices] = (1 - self.alpha) * var[indices] + self.alpha * surprise
@@ -133,5 +152,7 @@ def _finite(indices: Tensor, losses: Tensor) -> tuple[Tensor, Tensor]:
     return (indices, losses) if bool(finite.all()) else (indices[finite], losses[finite])
 
 
-def _where_known(scores: Tensor, values: Tensor) -> Tensor:
+def _of_known(scores: Tensor, values: Tensor) -> Tensor:
+    """The values of the samples with a score; the score itself where nothing is remembered yet."""
+    values = torch.where(torch.isnan(values), scores, values)
     return torch.where(torch.isnan(scores), torch.nan, values)

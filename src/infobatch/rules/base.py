@@ -1,5 +1,7 @@
 """The contract of every rule: scores in, a few groups out, each with the fraction to keep.
 
+A rule that tells more than a few groups apart gives a probability per sample instead.
+
 A rule never draws and never weighs. One function does both for all of them (`plan.draw`), so that
 selecting and rescaling cannot disagree.
 """
@@ -13,10 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.groups import Groups
+from infobatch.groups import Groups, Selection
 
 Memory = dict[str, Tensor]
-"""What a rule remembers beyond the last loss; plain tensors, saved with the rest."""
+"""What a rule remembers beyond the last loss; plain tensors, saved with the rest.
+
+Names, dtypes and shapes are those of `Rule.init` for as long as a run lasts, so that a checkpoint
+always has the same form.
+"""
 
 
 class Rule(ABC):
@@ -30,8 +36,21 @@ class Rule(ABC):
     def unbiased(self) -> bool:
         """True if the rule rescales and no group is skipped as a whole, so that E[weight] = 1."""
 
+    @property
+    def max_groups(self) -> int | None:
+        """The most groups the rule makes; None if it gives a probability per sample.
+
+        `Every` reserves the memory for a held selection by it. A rule with more than 256 groups
+        must say so here.
+        """
+        return 256
+
+    def init(self, num_samples: int) -> Memory:
+        """The memory before training, in the layout that it keeps: `UCB().init(50_000)`."""
+        return {}
+
     @abstractmethod
-    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
         """The groups of this epoch. Pure: asked twice, it answers the same."""
 
     def remember(
@@ -39,14 +58,40 @@ class Rule(ABC):
     ) -> Memory:
         """The memory after an epoch in which `indices` were trained with `losses`.
 
-        `scores` are still those the epoch was planned with.
+        `scores` are still those the epoch was planned with. `indices` come in the order in which
+        they were trained. The memory returned is a new one, in the layout of `init`.
         """
         return memory
+
+
+def check_layout(rule: Rule, before: Memory, after: Memory) -> None:
+    """Raise if memory has changed its layout: `check_layout(rule, rule.init(9), memory)`."""
+    for name in sorted(before.keys() | after.keys()):
+        expected, found = _layout(before, name), _layout(after, name)
+        if found != expected:
+            raise ValueError(
+                f"{rule!r} remembers {name!r} as {found}, expected {expected}: let init() give "
+                "every tensor the layout that remember() keeps."
+            )
+
+
+def _layout(memory: Memory, name: str) -> str:
+    if name not in memory:
+        return "nothing"
+    values = memory[name]
+    if not isinstance(values, Tensor):
+        return f"a {type(values).__name__}"
+    return f"{values.dtype} of shape {tuple(values.shape)}"
 
 
 def everything(scores: Tensor) -> Groups:
     """One group, all of it kept: `everything(scores)`."""
     return Groups(of=torch.zeros(len(scores), dtype=torch.uint8), keep=(1.0,))
+
+
+def nothing_known(num_samples: int) -> Tensor:
+    """A NaN for each sample: `nothing_known(50_000)`."""
+    return torch.full((num_samples,), torch.nan, dtype=torch.float32)
 
 
 def known(scores: Tensor) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from infobatch.errors import check_whole
-from infobatch.groups import Groups
+from infobatch.groups import Groups, Probabilities, Selection
 from infobatch.rules.base import Memory, Rule, everything
 
 
@@ -37,7 +37,14 @@ class Until(Rule):
     def unbiased(self) -> bool:
         return self.rule.unbiased
 
-    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+    @property
+    def max_groups(self) -> int | None:
+        return self.rule.max_groups
+
+    def init(self, num_samples: int) -> Memory:
+        return self.rule.init(num_samples)
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
         return self.rule.groups(scores, memory, epoch) if epoch < self.until else everything(scores)
 
     def remember(
@@ -73,40 +80,86 @@ class Every(Rule):
     def unbiased(self) -> bool:
         return self.rule.unbiased
 
-    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        if "held.of" in memory:
-            decided = int(memory["held.epoch"])
-            if decided <= epoch < decided + self.period:
-                return Groups(
-                    of=memory["held.of"],
-                    keep=tuple(memory["held.keep"].tolist()),
-                    rescale=bool(memory["held.rescale"]),
-                    drawn_in=decided,
-                )
+    @property
+    def max_groups(self) -> int | None:
+        return self.rule.max_groups
+
+    def init(self, num_samples: int) -> Memory:
+        held = {"held.epoch": torch.tensor(NOTHING_HELD), "held.rescale": torch.tensor(False)}
+        if self.max_groups is None:
+            held["held.p"] = torch.ones(num_samples, dtype=torch.float32)
+        else:
+            held["held.of"] = torch.zeros(num_samples, dtype=group_dtype(self.max_groups))
+            held["held.keep"] = torch.full((self.max_groups,), torch.nan, dtype=torch.float64)
+        return {**self.rule.init(num_samples), **held}
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        decided = int(memory["held.epoch"])
+        if decided != NOTHING_HELD and decided <= epoch < decided + self.period:
+            return _held(memory)
         return replace(self.rule.groups(scores, _without_held(memory), epoch), drawn_in=epoch)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
-        groups = self.groups(scores, memory, epoch)
-        inner = _without_held(memory)
-        remembered = dict(self.rule.remember(scores, inner, epoch, indices, losses))
-        if any(fraction < 1 for fraction in groups.keep):
-            remembered["held.of"] = groups.of
-            remembered["held.keep"] = torch.tensor(groups.keep, dtype=torch.float64)
-            remembered["held.rescale"] = torch.tensor(groups.rescale)
-            remembered["held.epoch"] = torch.tensor(groups.drawn_in)
-        return remembered
+        selection = self.groups(scores, memory, epoch)
+        inner = self.rule.remember(scores, _without_held(memory), epoch, indices, losses)
+        return {**memory, **inner, **(self._hold(selection) if selection.prunes else {})}
+
+    def _hold(self, selection: Selection) -> Memory:
+        """The part of memory that `_held` makes the selection of again."""
+        held = {
+            "held.epoch": torch.tensor(selection.drawn_in),
+            "held.rescale": torch.tensor(selection.rescale),
+        }
+        if isinstance(selection, Probabilities):
+            if self.max_groups is None:
+                return {**held, "held.p": selection.p}
+        elif self.max_groups is not None and len(selection.keep) <= self.max_groups:
+            padding = (torch.nan,) * (self.max_groups - len(selection.keep))
+            of = selection.of.to(group_dtype(self.max_groups))
+            keep = torch.tensor((*selection.keep, *padding), dtype=torch.float64)
+            return {**held, "held.of": of, "held.keep": keep}
+        raise ValueError(
+            f"{self.rule!r} has max_groups {self.max_groups} and made {_kind(selection)}: let "
+            "max_groups be the most groups it makes, or None for a probability per sample."
+        )
+
+
+NOTHING_HELD = -1
+"""In place of the epoch of a decision."""
+
+
+def group_dtype(num_groups: int) -> torch.dtype:
+    """The dtype of group numbers: `group_dtype(256)` is `torch.uint8`."""
+    return torch.uint8 if num_groups <= 256 else torch.int32
+
+
+def _held(memory: Memory) -> Selection:
+    decided, rescale = int(memory["held.epoch"]), bool(memory["held.rescale"])
+    if "held.p" in memory:
+        return Probabilities(memory["held.p"], rescale=rescale, drawn_in=decided)
+    keep = tuple(fraction for fraction in memory["held.keep"].tolist() if fraction == fraction)
+    return Groups(memory["held.of"], keep, rescale=rescale, drawn_in=decided)
+
+
+def _kind(selection: Selection) -> str:
+    if isinstance(selection, Probabilities):
+        return "a probability per sample"
+    return f"{len(selection.keep)} groups"
 
 
 def _without_held(memory: Memory) -> Memory:
-    """What the rule inside remembers, which is per sample; what is held is not."""
+    """What the rule inside remembers."""
     return {name: values for name, values in memory.items() if not name.startswith("held.")}
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PerClass(Rule):
     """The rule inside each class by itself: thresholds and counts are those of the class.
+
+    Where the rule gives a probability per sample, the number kept is within one of their sum for
+    the data set as a whole, not for each class.
 
     >>> from infobatch.rules import Mean
     >>> PerClass(Mean(), labels=[0, 0, 1, 1, 1]).unbiased
@@ -123,6 +176,12 @@ class PerClass(Rule):
             raise TypeError(
                 "PerClass(Every(rule)) cannot be held per class; write Every(PerClass(rule))."
             )
+        for name, values in rule.init(2).items():
+            if values.shape[:1] != (2,):
+                raise TypeError(
+                    f"{rule!r} remembers {name!r}, which is not per sample and cannot be divided "
+                    "into classes: give it a row for each sample."
+                )
         classes = np.asarray(labels)
         if classes.ndim != 1 or classes.dtype.kind not in "iu" or len(classes) == 0:
             raise ValueError(
@@ -142,26 +201,48 @@ class PerClass(Rule):
     def unbiased(self) -> bool:
         return self.rule.unbiased
 
-    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+    @property
+    def max_groups(self) -> int | None:
+        most = self.rule.max_groups
+        return None if most is None else most * len(self.members)
+
+    def init(self, num_samples: int) -> Memory:
+        return self.rule.init(num_samples)
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
         num_labels = sum(len(members) for members in self.members)
         if num_labels != len(scores):
             raise ValueError(
                 f"labels has {num_labels} entries for {len(scores)} samples, expected one each."
             )
-        of = torch.empty(len(scores), dtype=torch.int32)
-        keep: list[float] = []
-        rescale = True
+        selections: list[Selection] = []
         for members in self.members:
-            part = {name: values[members] for name, values in memory.items()}
-            groups = self.rule.groups(scores[members], part, epoch)
-            of[members] = groups.of.int() + len(keep)
-            keep.extend(groups.keep)
-            rescale = rescale and groups.rescale
-        small = torch.uint8 if len(keep) <= 256 else torch.int32
-        return Groups(of=of.to(small), keep=tuple(keep), rescale=rescale)
+            remembered = {name: values[members] for name, values in memory.items()}
+            selections.append(self.rule.groups(scores[members], remembered, epoch))
+        rescale = all(selection.rescale for selection in selections)
+        if any(isinstance(selection, Probabilities) for selection in selections):
+            p = torch.empty(len(scores), dtype=torch.float32)
+            for members, selection in zip(self.members, selections, strict=True):
+                p[members] = _per_sample(selection)
+            return Probabilities(p, rescale=rescale)
+        groups = [selection for selection in selections if isinstance(selection, Groups)]
+        keep = tuple(fraction for part in groups for fraction in part.keep)
+        of = torch.empty(len(scores), dtype=group_dtype(len(keep)))
+        first = 0
+        for members, part in zip(self.members, groups, strict=True):
+            of[members] = (part.of.int() + first).to(of.dtype)
+            first += len(part.keep)
+        return Groups(of=of, keep=keep, rescale=rescale)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         # What rules remember is per sample, so the classes need not be told apart here.
         return self.rule.remember(scores, memory, epoch, indices, losses)
+
+
+def _per_sample(selection: Selection) -> Tensor:
+    """The probability of each sample, where a class may also have groups (none seen, say)."""
+    if isinstance(selection, Probabilities):
+        return selection.p
+    return torch.tensor(selection.keep, dtype=torch.float32)[selection.of.long()]

@@ -22,5 +22,9 @@ class Full(Rule):
     def unbiased(self) -> bool:
         return True
 
+    @property
+    def max_groups(self) -> int:
+        return 1
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
         return everything(scores)

@@ -50,6 +50,10 @@ class Mean(Rule):
     def unbiased(self) -> bool:
         return self.rescale
 
+    @property
+    def max_groups(self) -> int:
+        return 2
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
         threshold = mean_of_known(scores)
         if threshold is None:

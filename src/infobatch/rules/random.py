@@ -35,6 +35,10 @@ class Random(Rule):
     def unbiased(self) -> bool:
         return self.rescale
 
+    @property
+    def max_groups(self) -> int:
+        return 2
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
         return Groups(
             of=torch.from_numpy(known(scores).view(np.uint8)),

@@ -45,6 +45,10 @@ class Tiers(Rule):
     def unbiased(self) -> bool:
         return self.rescale
 
+    @property
+    def max_groups(self) -> int:
+        return len(self.tiers) + 1
+
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
         num_seen = num_known(scores)
         if num_seen == 0:

@@ -1,0 +1,158 @@
+"""The rules by name, one row each: `RULES["mean"](0.3)` makes one.
+
+Whoever lists rules (the command line, the docs, a report) reads this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from infobatch.rules.bandits import UCB, EpsilonGreedy
+from infobatch.rules.base import Rule
+from infobatch.rules.combinators import Every
+from infobatch.rules.full import Full
+from infobatch.rules.mean import Above, Mean
+from infobatch.rules.random import Random
+from infobatch.rules.tiers import Tiers
+
+
+@dataclass(frozen=True)
+class NamedRule:
+    """A row of the table; called, it makes the rule.
+
+    >>> RULES["mean"]()
+    Mean(prune_ratio=0.5, rescale=True)
+    >>> RULES["mean"](0.3).prune_ratio
+    0.3
+    """
+
+    name: str
+    make: Callable[..., Rule]
+    """Makes the rule, from a prune ratio where `default_ratio` is one."""
+    skips: str
+    """One line on what an epoch skips; r is the prune ratio."""
+    paper: str
+    cost: str
+    """Of planning an epoch."""
+    unbiased: bool
+    default_ratio: float | None = None
+    """The ratio where none is given; None if the rule takes none."""
+
+    def __call__(self, prune_ratio: float | None = None) -> Rule:
+        if prune_ratio is None:
+            return self.make()
+        if self.default_ratio is None:
+            raise ValueError(
+                f"prune_ratio is {prune_ratio!r}, but {self.name!r} has its own ratios: "
+                "leave it out."
+            )
+        return self.make(prune_ratio)
+
+
+def _random_rescaled(prune_ratio: float = 0.5) -> Rule:
+    return Random(prune_ratio, rescale=True)
+
+
+def _epsilon_greedy(prune_ratio: float = 0.5) -> Rule:
+    return Every(EpsilonGreedy(prune_ratio), period=10)
+
+
+def _ucb(prune_ratio: float = 0.5) -> Rule:
+    return Every(UCB(prune_ratio), period=10)
+
+
+_INFOBATCH = "InfoBatch, Qin et al., ICLR 2024"
+_BANDITS = "Accelerating Deep Learning with Dynamic Data Pruning, Raju et al., 2021"
+
+_ROWS = (
+    NamedRule(
+        name="above",
+        make=Above,
+        skips="the fraction r of the samples above the mean loss",
+        paper=f"{_INFOBATCH}, Table 5",
+        cost="two passes",
+        unbiased=True,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="epsilon-greedy",
+        make=_epsilon_greedy,
+        skips="all but the highest moving averages of the loss and a few at random; held for 10 "
+        "epochs",
+        paper=_BANDITS,
+        cost="one selection per decision, a float per sample",
+        unbiased=False,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="full",
+        make=Full,
+        skips="nothing",
+        paper="training as it is without the library",
+        cost="none",
+        unbiased=True,
+    ),
+    NamedRule(
+        name="mean",
+        make=Mean,
+        skips="the fraction r of the samples below the mean loss: the paper's rule, the default",
+        paper=f"{_INFOBATCH}, Eq. 3",
+        cost="two passes",
+        unbiased=True,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="random",
+        make=Random,
+        skips="the fraction r of all samples, without rescaling: Random*",
+        paper=f"{_INFOBATCH}, Table 1",
+        cost="one pass",
+        unbiased=False,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="random-rescaled",
+        make=_random_rescaled,
+        skips="the fraction r of all samples",
+        paper=f"{_INFOBATCH}, Table 5",
+        cost="one pass",
+        unbiased=True,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="tiers",
+        make=Tiers,
+        skips="75 % below the 20th percentile of the loss, 50 % from there to the 85th",
+        paper=f"{_INFOBATCH}, Section 3.1",
+        cost="one selection per tier",
+        unbiased=True,
+    ),
+    NamedRule(
+        name="ucb",
+        make=_ucb,
+        skips="all but the highest upper confidence bounds of the loss; held for 10 epochs",
+        paper=_BANDITS,
+        cost="one selection per decision, two floats per sample",
+        unbiased=False,
+        default_ratio=0.5,
+    ),
+)
+
+RULES: dict[str, NamedRule] = {row.name: row for row in _ROWS}
+
+
+def resolve(rule: Rule | str | None, prune_ratio: float | None) -> Rule:
+    """The rule meant by `rule=` and `prune_ratio=`: `resolve("mean", 0.3) == Mean(0.3)`."""
+    if isinstance(rule, Rule):
+        if prune_ratio is not None:
+            raise ValueError(
+                f"prune_ratio is {prune_ratio!r}, but {rule!r} decides for itself: leave it out."
+            )
+        return rule
+    name = "mean" if rule is None else rule
+    if not isinstance(name, str):
+        raise TypeError(f"rule is {rule!r}, expected a Rule or one of {', '.join(RULES)}.")
+    if name not in RULES:
+        raise ValueError(f"rule is {rule!r}, expected a Rule or one of {', '.join(RULES)}.")
+    return RULES[name](prune_ratio)
