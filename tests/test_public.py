@@ -40,9 +40,10 @@ def test_the_public_names() -> None:
 def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
-        "batch_weights", "epoch", "hand_out", "load_state_dict", "metrics", "num_nonfinite",
-        "num_reported", "plan", "sampler", "savings", "scores", "set_epoch", "state_dict",
-        "sync", "update",
+        "batch_weights", "batches", "delta", "epoch", "hand_out", "load_scores", "load_state_dict",
+        "metrics", "num_epochs", "num_nonfinite", "num_reported", "num_samples", "num_steps",
+        "plan", "rule", "sampler", "savings", "scores", "seed", "set_epoch", "set_step", "shrink",
+        "state_dict", "sync", "update", "with_indices",
     }  # fmt: skip
 
 
@@ -62,16 +63,19 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "scores",
         "rules",
         "plan",
-        "share",
-        "sampler",
+        "shard",
+        "callers",
+        "tracking",
+        "distributed",
+        "samplers",
         "mixing",
         "losses",
-        "record",
-        "distributed",
-        "running",
-        "checkpoint",
-        "untraced",
+        "buffer",
+        "epoch",
+        "state",
+        "no_compile",
         "pruner",
+        "indexed",
         "dataset",
         "schedule",
         "loader",

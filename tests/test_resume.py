@@ -127,7 +127,7 @@ def test_state_is_plain(name: str) -> None:
     ("other", "sentence"),
     [
         (Pruner(61, 12), "the checkpoint has num_samples 60, this run 61"),
-        (Pruner(60, 13), "the checkpoint has num_epochs 12, this run 13"),
+        (Pruner(60, 11), "the checkpoint has num_epochs 12, this run 11"),
         (Pruner(60, 12, delta=0.5), "the checkpoint has delta 0.875, this run 0.5"),
         (Pruner(60, 12, rule="tiers"), r"the checkpoint has rule Mean\(prune_ratio=0.5"),
         (Pruner(60, 12, 0.3), r"this run Mean\(prune_ratio=0.3"),
@@ -142,44 +142,6 @@ def test_the_checkpoint_of_another_run_is_refused_and_changes_nothing(
     with pytest.raises(StateError, match=sentence):
         other.load_state_dict(pruner.state_dict())
     assert same_state(other.state_dict(), before)
-
-
-def test_what_is_no_checkpoint_is_refused() -> None:
-    for state in ({}, {"model": torch.ones(3)}, None, {**Pruner(60, 12).state_dict(), "scores": 3}):
-        with pytest.raises(StateError, match="state is not what state_dict"):
-            Pruner(60, 12).load_state_dict(state)  # type: ignore[arg-type]
-    with pytest.raises(StateError, match="has format 3"):
-        Pruner(60, 12).load_state_dict({**Pruner(60, 12).state_dict(), "format": 3})
-    damaged = Pruner(60, 12).state_dict()
-    damaged["scores"] = torch.ones(59)
-    with pytest.raises(StateError, match="59"):
-        Pruner(60, 12).load_state_dict(damaged)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"running": b"PK garbage"},
-        {"running": b""},
-        {"memory": b"garbage"},
-        {"scores": torch.ones(60, 3)},
-        {"running": "half"},
-    ],
-    ids=str,
-)
-def test_a_damaged_checkpoint_is_refused_and_changes_nothing(damage: dict[str, Any]) -> None:
-    pruner = Pruner(60, 12)
-    pruner.update(loss_of(pruner.plan.indices[:10]), pruner.plan.indices[:10])
-    state = pruner.state_dict()
-    if damage == {"running": "half"}:
-        damage = {"running": state["running"][:-50]}
-    other = Pruner(60, 12)
-    other.set_epoch(5)
-    before = other.state_dict()
-    with pytest.raises(StateError, match="it is damaged, go back to an earlier one"):
-        other.load_state_dict({**state, **damage})
-    assert same_state(other.state_dict(), before)
-    assert other.epoch == 5
 
 
 def test_a_torch_that_draws_differently_is_noticed() -> None:

@@ -63,8 +63,8 @@ def test_one_length_is_asked_for_and_refused_by_another() -> None:
             Pruner(10, **lengths)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_steps is 0, expected a whole number of at least 1"):
         Pruner(10, num_steps=0)
-    with pytest.raises(StateError, match="the checkpoint has num_steps 30, this run 40"):
-        Pruner(10, num_steps=40).load_state_dict(Pruner(10, num_steps=30).state_dict())
+    with pytest.raises(StateError, match="the checkpoint has num_steps 40, this run 30"):
+        Pruner(10, num_steps=30).load_state_dict(Pruner(10, num_steps=40).state_dict())
     with pytest.raises(StateError, match="the checkpoint has num_epochs 30, this run None"):
         Pruner(10, num_steps=30).load_state_dict(Pruner(10, num_epochs=30).state_dict())
 

@@ -29,7 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rule", default="mean")
-    parser.add_argument("--loader", choices=["stock", "ours", "stateful"], default="stock")
+    parser.add_argument(
+        "--loader", choices=["stock", "lighter", "sampler", "ours", "stateful"], default="stock"
+    )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--checkpoint-every", type=int, default=3)
     parser.add_argument("--die-after", type=int, default=-1)
@@ -54,6 +56,14 @@ def main() -> None:
     if options.loader == "ours":
         loader = infobatch.DataLoader(data, batch_size=16, num_workers=options.workers)
     elif options.loader == "stock":
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=data.batches(16), num_workers=options.workers
+        )
+    elif options.loader == "lighter":
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=data.batches(16, shrink="batch"), num_workers=options.workers
+        )
+    elif options.loader == "sampler":
         loader = torch.utils.data.DataLoader(
             data, batch_size=16, num_workers=options.workers, sampler=data.sampler
         )

@@ -5,7 +5,8 @@ from infobatch.dataset import InfoBatch
 from infobatch.errors import OrderError, StateError
 from infobatch.loader import DataLoader
 from infobatch.plan import Plan
-from infobatch.pruner import Pruner, Savings
+from infobatch.pruner import Pruner
+from infobatch.state import Savings
 
 __all__ = [
     "DataLoader",

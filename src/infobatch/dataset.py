@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from infobatch.callers import is_starting_workers
+from infobatch.errors import OrderError
+from infobatch.indexed import WithIndices, fetch
+from infobatch.plan import Plan
 from infobatch.pruner import Pruner
 from infobatch.rules import Rule
+from infobatch.samplers import Batches, ShardSampler, Shrink
+from infobatch.state import Savings
 
 Item = TypeVar("Item", covariant=True)
 
-OWN = {"dataset", "num_samples", "num_epochs", "num_steps", "delta", "rule", "seed"}
-"""What is set on the wrapper itself."""
 
+class InfoBatch(Dataset[Item], Generic[Item]):
+    """A map-style data set that skips part of the samples your model has learned.
 
-def fetch(dataset: Any, indices: list[int]) -> Any:
-    """The items of a batch, in one call where the data set can: `fetch(dataset, [3, 7])`."""
-    at_once = getattr(dataset, "__getitems__", None)
-    return at_once(indices) if callable(at_once) else [dataset[index] for index in indices]
+    Args:
+        dataset: Your data set, with `__getitem__` and `__len__`.
+        num_epochs: How many epochs you train. Give this or `num_steps`.
+        prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
+        delta: The part of the training that may prune; after it every sample is trained.
+        num_steps: How many batches you train, where you count those and not epochs.
+        rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
+        seed: Of the random choice and order; the same on all ranks.
 
+    Give `batches()` to your DataLoader, and report one loss per sample to `update()`:
 
-class InfoBatch(Pruner, Dataset[Item]):
-    """A map-style data set with a pruner: use its `sampler`, and `update` with per-sample losses.
+    >>> import torch
+    >>> train_data = InfoBatch(torch.arange(6.0), num_epochs=10)
+    >>> batches = train_data.batches(batch_size=2)
+    >>> for x in torch.utils.data.DataLoader(train_data, batch_sampler=batches):
+    ...     loss = train_data.update((x - 3) ** 2)  # then loss.backward()
+    >>> train_data.epoch
+    1
 
-    >>> train_data = InfoBatch([(0.0, 1), (1.0, 0)], num_epochs=10)
-    >>> train_data[1], len(train_data), len(train_data.sampler)
-    ((1.0, 0), 2, 2)
     """
 
     def __init__(
@@ -57,9 +71,12 @@ class InfoBatch(Pruner, Dataset[Item]):
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
         self.dataset: Any = dataset
-        super().__init__(
+        self._num_samples = num_samples
+        self._own: Pruner | None = Pruner(
             num_samples, num_epochs, prune_ratio, delta, num_steps=num_steps, rule=rule, seed=seed
         )
+
+    # The data ------------------------------------------------------------------------------------
 
     def __getitem__(self, index: int) -> Item:
         item: Item = self.dataset[index]
@@ -70,7 +87,14 @@ class InfoBatch(Pruner, Dataset[Item]):
         return fetch(self.dataset, indices)
 
     def __len__(self) -> int:
-        return self.num_samples
+        return self._num_samples
+
+    def with_indices(self) -> WithIndices:
+        """The same data with items (index, item), for a `collate_fn` that reorders a batch.
+
+        Its batches then carry their indices, for `update(losses, indices)`.
+        """
+        return WithIndices(self)
 
     def __getattr__(self, name: str) -> Any:
         # What people read of a data set (targets, classes). Private and special names are not
@@ -83,21 +107,187 @@ class InfoBatch(Pruner, Dataset[Item]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         wrapped = self.__dict__.get("dataset")
-        if not name.startswith("_") and name not in OWN and hasattr(wrapped, name):
+        is_own = name.startswith("_") or name == "dataset" or hasattr(type(self), name)
+        if not is_own and hasattr(wrapped, name):
             raise AttributeError(
                 f"{name} belongs to the wrapped data set, where setting it here would change "
                 f"nothing: set train_data.dataset.{name}."
             )
         super().__setattr__(name, value)
 
+    # The pruner ----------------------------------------------------------------------------------
+
+    @property
+    def _pruner(self) -> Pruner:
+        if self._own is None:
+            raise OrderError(
+                "this InfoBatch is the copy of a DataLoader's worker, which has the data alone: "
+                "prune and report in the process that trains."
+            )
+        return self._own
+
+    def update(
+        self,
+        losses: Tensor,
+        indices: Tensor | Sequence[int] | None = None,
+        *,
+        scores: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """Record the losses of a batch and return their weighted mean, to call `backward()` on.
+
+        Args:
+            losses: One row per sample; further dimensions (pixels, tokens) are averaged.
+            indices: The samples of the batch, where the loader does not tell.
+            scores: Recorded in place of the losses, where given.
+            mask: Shaped like `losses`; places where it is 0 do not count.
+
+        """
+        return self._pruner.update(losses, indices, scores=scores, mask=mask)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        shrink: Shrink = "epoch",
+        sharded: bool = True,
+    ) -> Batches:
+        """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
+
+        Args:
+            batch_size: Samples per batch, of this rank.
+            drop_last: Leave out a last batch that is not full.
+            shrink: "epoch": a pruned epoch has fewer batches, as in the paper. "batch": it has as
+                many as full training, each lighter, so that nothing that counts steps needs care.
+            sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
+                themselves (accelerate); report it by index.
+
+        """
+        return self._pruner.batches(batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded)
+
+    @property
+    def sampler(self) -> ShardSampler:
+        """The plan, sample by sample, for loaders that make their own batches; this rank's part."""
+        return self._pruner.sampler
+
+    @property
+    def batch_weights(self) -> Tensor:
+        """The weights of the batch in hand, for a loss that is not reduced by `update`; a copy."""
+        return self._pruner.batch_weights
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0."""
+        return self._pruner.epoch
+
+    @property
+    def plan(self) -> Plan:
+        """What the current epoch trains; it stands still while the epoch runs."""
+        return self._pruner.plan
+
+    @property
+    def scores(self) -> Tensor:
+        """The last loss of each sample as of the last finished epoch, NaN where unseen; a copy."""
+        return self._pruner.scores
+
+    @property
+    def savings(self) -> Savings:
+        """What was saved so far, the running epoch included."""
+        return self._pruner.savings
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        return self._pruner.metrics
+
+    @property
+    def num_reported(self) -> int:
+        """How many samples of the running epoch were reported so far, by all ranks together."""
+        return self._pruner.num_reported
+
+    @property
+    def num_nonfinite(self) -> int:
+        """How many losses of the finished epochs were NaN or infinite."""
+        return self._pruner.num_nonfinite
+
+    @property
+    def num_samples(self) -> int:
+        """The size of the data set."""
+        return self._num_samples
+
+    @property
+    def num_epochs(self) -> int | None:
+        """How many epochs are trained; None where steps are counted."""
+        return self._pruner.num_epochs
+
+    @property
+    def num_steps(self) -> int | None:
+        """How many batches are trained; None where epochs are counted."""
+        return self._pruner.num_steps
+
+    @property
+    def delta(self) -> float:
+        """The part of the training that may prune."""
+        return self._pruner.delta
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that says which samples to skip."""
+        return self._pruner.rule
+
+    @property
+    def seed(self) -> int:
+        """The seed of every choice and order; a checkpoint brings its own."""
+        return self._pruner.seed
+
+    @property
+    def shrink(self) -> Shrink:
+        """How pruned epochs are shorter, as the last loader that was read has it."""
+        return self._pruner.shrink
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to `epoch`, closing a running epoch with the losses reported so far."""
+        self._pruner.set_epoch(epoch)
+
+    def set_step(self, num_steps_done: int) -> None:
+        """Say how many steps of the budget are done, where a framework counts them."""
+        self._pruner.set_step(num_steps_done)
+
+    def load_scores(self, scores: Tensor) -> None:
+        """Start from known scores, NaN where there is none, before the first `update`."""
+        self._pruner.load_scores(scores)
+
+    def hand_out(self, indices: Tensor) -> None:
+        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        self._pruner.hand_out(indices)
+
+    def sync(self) -> None:
+        """Bring together what all ranks have reported of the running epoch; all must call it.
+
+        After it, and until the next `update`, the state of any rank is the whole state.
+        """
+        self._pruner.sync()
+
+    # A checkpoint --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
+        # Loaders that save their data set also ask its copies in workers: nothing to tell.
+        return self._pruner.state_dict() if get_worker_info() is None else {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on where `state_dict()` was taken; refuse the checkpoint of another run."""
+        if get_worker_info() is None:
+            self._pruner.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker process of a DataLoader needs the data alone, not what is known of each sample.
+        return {**self.__dict__, "_own": None} if is_starting_workers() else dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
     def __copy__(self) -> InfoBatch[Item]:
         # A shallow copy shares the data, not the state of the pruner.
         return copy.deepcopy(self, {id(self.dataset): self.dataset})
-
-    def state_dict(self) -> dict[str, Any]:
-        # Loaders that save their data set also ask its copies in workers: nothing to tell.
-        return super().state_dict() if get_worker_info() is None else {}
-
-    def load_state_dict(self, state: Any) -> None:
-        if get_worker_info() is None:
-            super().load_state_dict(state)

@@ -5,19 +5,36 @@ The only file that knows torch.distributed. Without a process group there is one
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from infobatch.errors import StateError
 
+NO_LOSS = -0.0
+"""Stands where no loss was reported: a loss of zero is written as +0.0, which has other bits."""
+NO_BITS = torch.iinfo(torch.int32).min
+"""The same, as its bits read as a whole number: the smallest one there is."""
+
+
+def no_losses(num_entries: int) -> Tensor:
+    """The losses before anything is reported, float32: `no_losses(len(plan))`."""
+    return torch.full((num_entries,), NO_LOSS, dtype=torch.float32)
+
+
+def has_loss(losses: Tensor) -> Tensor:
+    """Which losses are known: `has_loss(no_losses(3)).any()`."""
+    return losses.view(torch.int32) != NO_BITS
+
 
 def _is_up() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def num_ranks() -> int:
-    """The number of processes that train together: `num_ranks()`."""
+def world_size() -> int:
+    """The number of processes that train together: `world_size()`."""
     return dist.get_world_size() if _is_up() else 1
 
 
@@ -30,34 +47,41 @@ def merge_losses(losses: Tensor, device: torch.device) -> Tensor:
     """The losses that all ranks reported, in the order of the plan; one collective.
 
     `device` is where the model is, for process groups that reach no other.
-    Of all float32, read as whole numbers, the one that stands for "not reported" (-0.0) is the
-    smallest: so the largest over all ranks is the loss itself, to the last bit.
+    Of all float32, read as whole numbers, the one that stands for "not reported" is the smallest:
+    so the largest over all ranks is the loss itself, to the last bit.
     """
-    if num_ranks() == 1:
+    if world_size() == 1:
         return losses
-    bits = losses.view(torch.int32).to(_reachable(device))
+    bits = losses.view(torch.int32).to(_reachable(device), copy=True)
     dist.all_reduce(bits, op=dist.ReduceOp.MAX)
     return bits.cpu().view(torch.float32)
 
 
-def check_same(device: torch.device, **own: int) -> None:
-    """Refuse, on every rank, numbers that differ between them; one collective.
+def check_same(device: torch.device, **own: object) -> None:
+    """Raise on every rank if the ranks differ in one of these; one collective while they agree.
 
-    >>> check_same(torch.device("cpu"), seed=0, num_samples=50_000)
+    >>> check_same(torch.device("cpu"), seed=0, rule="Mean(prune_ratio=0.5)")
     """
-    if num_ranks() == 1:
+    if world_size() == 1:
         return
-    # What does not fit 63 bits is compared by its lowest ones.
-    numbers = torch.tensor([value % 2**63 for value in own.values()], device=_reachable(device))
-    of_rank = [torch.empty_like(numbers) for _ in range(num_ranks())]
-    dist.all_gather(of_rank, numbers)
-    table = torch.stack(of_rank).cpu()
-    for name, values in zip(own, table.T.tolist(), strict=True):
-        for other, value in enumerate(values):
-            if value != values[0]:
+    words = {name: str(value) for name, value in own.items()}
+    sums = torch.tensor(
+        [zlib.crc32(word.encode()) for word in words.values()], device=_reachable(device)
+    )
+    of_rank = [torch.empty_like(sums) for _ in range(world_size())]
+    dist.all_gather(of_rank, sums)
+    table = torch.stack(of_rank)
+    if bool((table == table[0]).all()):
+        return
+    # All ranks see the same difference, so all of them come here and exchange the words.
+    said: list[dict[str, str]] = [{} for _ in range(world_size())]
+    dist.all_gather_object(said, words)
+    for name, first in said[0].items():
+        for other, values in enumerate(said):
+            if values[name] != first:
                 raise StateError(
-                    f"{name} is {values[0]} on rank 0 and {value} on rank {other}: start all ranks "
-                    "with the same data set, seed and settings, and from the same checkpoint."
+                    f"{name} is {first} on rank 0 and {values[name]} on rank {other}: start all "
+                    "ranks with the same data set, seed and settings, and from the same checkpoint."
                 )
 
 

@@ -66,7 +66,9 @@ def score_per_sample(scores: Tensor, losses: Tensor) -> Tensor:
 
 def as_indices(indices: Tensor | Sequence[int], losses: Tensor) -> Tensor:
     """The samples of a batch as int64, checked: `as_indices([7, 3], losses)`."""
-    numbers = torch.as_tensor(indices)
+    numbers = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
+    if numbers.dtype is torch.int64 and numbers.shape == losses.shape:
+        return numbers
     if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
         raise TypeError(f"indices has dtype {numbers.dtype}, expected whole numbers.")
     if numbers.shape != losses.shape:

@@ -2,23 +2,43 @@
 
 Epochs of fewer steps would leave a schedule behind its curve. So it follows the pruner's place in
 the epoch: after a part p of an epoch's steps, it stands where full training stands after a part p
-of its own, and at each epoch's end exactly where full training does.
+of its own, and at each epoch's end exactly where full training does. With `shrink="batch"` a pruned
+epoch has as many steps as a full one, and the schedule is stepped as it is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from infobatch.distributed import num_ranks
+from infobatch.distributed import world_size
 from infobatch.errors import check_whole
-from infobatch.pruner import Pruner
+from infobatch.plan import Plan
+from infobatch.samplers import Shrink
+from infobatch.shard import steps_of
 
 
 def may_step_per_batch(scheduler: object) -> bool:
     """Whether it is a torch scheduler that asks for no metric: `may_step_per_batch(curve)`."""
     return isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau)
+
+
+class Progress(Protocol):
+    """What a schedule asks of a Pruner or an InfoBatch."""
+
+    @property
+    def num_samples(self) -> int: ...
+    @property
+    def num_epochs(self) -> int | None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def num_reported(self) -> int: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def shrink(self) -> Shrink: ...
 
 
 class Schedule(LRScheduler):
@@ -28,6 +48,7 @@ class Schedule(LRScheduler):
     `drop_last` and `accumulate` (batches per step of the optimizer) are those of the training loop.
 
     >>> import torch
+    >>> from infobatch import Pruner
     >>> pruner = Pruner(num_samples=100, num_epochs=2)
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> curve = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=20)
@@ -41,7 +62,7 @@ class Schedule(LRScheduler):
     def __init__(
         self,
         scheduler: LRScheduler,
-        pruner: Pruner,
+        pruner: Progress,
         *,
         batch_size: int,
         drop_last: bool = False,
@@ -60,7 +81,6 @@ class Schedule(LRScheduler):
             )
         self.scheduler = scheduler
         self._num_epochs = pruner.num_epochs
-        self.optimizer = scheduler.optimizer
         self._pruner = pruner
         self._batch_size = check_whole("batch_size", batch_size, at_least=1)
         self._drop_last = drop_last
@@ -75,17 +95,20 @@ class Schedule(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         """Move the wrapped scheduler to where full training would be now."""
-        target = self._target()
+        if self._pruner.shrink == "batch":
+            self._move_to(self._num_steps + 1)
+        else:
+            self._move_to(self._target())
+
+    def _move_to(self, target: int) -> None:
         while self._num_steps < target:
             self.scheduler.step()
             self._num_steps += 1
 
     def _steps(self, num_samples: int) -> int:
         """Optimizer steps for so many samples, of all ranks together."""
-        of_rank = -(-num_samples // num_ranks())
-        num_batches = (
-            of_rank // self._batch_size if self._drop_last else -(-of_rank // self._batch_size)
-        )
+        of_rank = -(-num_samples // world_size())
+        num_batches = steps_of(of_rank, self._batch_size, drop_last=self._drop_last)
         return -(-num_batches // self._accumulate)
 
     def _target(self) -> int:
@@ -103,6 +126,13 @@ class Schedule(LRScheduler):
 
     def get_lr(self) -> list[Any]:
         return self.scheduler.get_lr()
+
+    def __getattr__(self, name: str) -> Any:
+        # The attributes of a torch scheduler (optimizer, base_lrs, last_epoch, ...) are those of
+        # the wrapped one.
+        if name == "scheduler":
+            raise AttributeError(name)
+        return getattr(self.scheduler, name)
 
     def state_dict(self) -> dict[str, Any]:
         """The wrapped scheduler's state, and how far it was moved."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from infobatch.dataset import InfoBatch
-from infobatch.loader import Numbered
+from infobatch import InfoBatch
+from infobatch.indexed import IndexedBatches
 
 try:
     import accelerate  # noqa: F401
@@ -34,7 +34,7 @@ class PreparedLoader(Iterable[Any]):
     """
 
     def __init__(self, prepared: Any, train_data: InfoBatch[Any]) -> None:
-        if not isinstance(getattr(prepared, "dataset", None), Numbered):
+        if not isinstance(getattr(prepared, "dataset", None), IndexedBatches):
             raise TypeError(
                 f"prepared is a {type(prepared).__name__} whose batches have no indices, expected "
                 "what accelerator.prepare() makes of "

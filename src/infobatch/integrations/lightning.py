@@ -8,13 +8,13 @@ the pruner with Lightning's checkpoints, and logs what was saved.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from infobatch.dataset import InfoBatch
-from infobatch.errors import warn
+from infobatch import InfoBatch
 from infobatch.schedule import Schedule, may_step_per_batch
 
 if TYPE_CHECKING:
@@ -62,10 +62,12 @@ class InfoBatchCallback(Callback):
         if num_epochs is None:
             return
         if trainer.max_steps == -1 and trainer.max_epochs != num_epochs and not is_trial(trainer):
-            warn(
+            warnings.warn(
                 f"max_epochs of the Trainer is {trainer.max_epochs}, and InfoBatch was made for "
                 f"{num_epochs} epochs, by which it stops pruning and moves schedules: give both "
-                "the same number."
+                "the same number.",
+                RuntimeWarning,
+                stacklevel=2,
             )
         if not pl_module.automatic_optimization:
             return
@@ -74,9 +76,11 @@ class InfoBatchCallback(Callback):
             if config.interval != "step" or isinstance(scheduler, Schedule):
                 continue
             if not isinstance(scheduler, LRScheduler):
-                warn(
+                warnings.warn(
                     f"{type(scheduler).__name__} is no scheduler of torch, so it cannot be kept on "
-                    "its curve, which is made for epochs of full length: step it once per epoch."
+                    "its curve, which is made for epochs of full length: step it once per epoch.",
+                    RuntimeWarning,
+                    stacklevel=2,
                 )
             if may_step_per_batch(scheduler):
                 if config.frequency != 1:

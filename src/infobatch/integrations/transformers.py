@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
-from infobatch.dataset import fetch
-from infobatch.errors import StateError
-from infobatch.loader import Wrapped
-from infobatch.plan import Plan
-from infobatch.pruner import Pruner
+from infobatch import Plan, Pruner, StateError
+from infobatch.indexed import CollateIndexedItems, IndexedItems
 from infobatch.rules import Rule
 from infobatch.schedule import Schedule, may_step_per_batch
 
@@ -56,6 +54,8 @@ class InfoBatchTrainer(transformers.Trainer):
     prune_ratio: float | None = None
     delta: float = 0.875
     rule: Rule | str | None = None
+    shrink: Literal["epoch", "batch"] = "epoch"
+    """"epoch": pruned epochs have fewer steps. "batch": they have as many, of lighter batches."""
 
     train_dataset: Any
     data_collator: Any
@@ -119,14 +119,42 @@ class InfoBatchTrainer(transformers.Trainer):
         used = dataset
         if hasattr(dataset, "remove_columns"):  # of datasets: not to decode what is not used
             used = self._remove_unused_columns(dataset, description="training")
-        self.train_dataset, self.data_collator = Indexed(used), IndexedCollate(collate)
+        self.train_dataset = IndexedItems(used, INDEX)
+        self.data_collator = CollateIndexedItems(collate, INDEX)
         try:
-            return super().get_train_dataloader()
+            loader = super().get_train_dataloader()
         finally:
             self.train_dataset, self.data_collator = dataset, collate
+        return loader if self.shrink == "epoch" else self._with_lighter_batches(loader)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return PlanOrder(lambda: self.pruner.plan)
+
+    def _with_lighter_batches(self, loader: Any) -> Any:
+        """The same loader, with as many batches in every epoch as full training has."""
+        return self.accelerator.prepare(
+            DataLoader(
+                loader.dataset,
+                batch_sampler=PlanBatches(lambda: self.pruner.plan, self._num_lighter_batches),
+                collate_fn=loader.collate_fn,
+                num_workers=loader.num_workers,
+                pin_memory=loader.pin_memory,
+                persistent_workers=loader.persistent_workers,
+                multiprocessing_context=loader.multiprocessing_context,
+                prefetch_factor=loader.prefetch_factor,
+                worker_init_fn=loader.worker_init_fn,
+                in_order=loader.in_order,
+            )
+        )
+
+    @property
+    def _num_lighter_batches(self) -> int:
+        """The batches of an epoch, of all processes together: equally many for each of them."""
+        num_samples, per_step = len(self.train_dataset), self._samples_per_batch
+        drop_last = self.args.dataloader_drop_last
+        num_steps = num_samples // per_step if drop_last else -(-num_samples // per_step)
+        split = self.accelerator.split_batches
+        return num_steps * (1 if split else int(self.accelerator.num_processes))
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -156,23 +184,31 @@ class InfoBatchTrainer(transformers.Trainer):
         if self.args.max_steps > 0:
             # An epoch's last step may have fewer batches, and counts like any other.
             accumulate = self.args.gradient_accumulation_steps
-            self.pruner._steps_done = (self.state.global_step + 1) * accumulate - 1
+            self.pruner.set_step((self.state.global_step + 1) * accumulate - 1)
         self.pruner.update(losses.detach(), indices, mask=targets)
         if is_pruned:
             of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
             # The Trainer's loss is the sum over all targets by a number that is its own business.
             total = of_sample.detach().sum()
-            # A batch may be learned to the last bit: nothing is to be had from it, and not 0 / 0.
+            # A batch may be learned to the last bit: avoid 0 / 0.
             per_target = torch.where(total == 0, 0, loss.detach() / total)
-            loss = (of_sample * self.pruner.batch_weights).sum() * per_target
+            loss = (of_sample * self.pruner.batch_weights * self._scale).sum() * per_target
         return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _scale(self) -> float:
+        """What makes the mean weight of lighter batches 1."""
+        plan = self.pruner.plan
+        is_scaled = self.shrink == "batch" and plan.rescaled
+        return len(plan) / plan.num_samples if is_scaled else 1.0
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The Trainer's own schedule, made for full training, kept on its curve."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if isinstance(scheduler, Schedule):  # given by the user, wrapped for an earlier run
             scheduler = scheduler.scheduler
-        if self.args.max_steps <= 0 and may_step_per_batch(scheduler):
+        keeps_steps = self.args.max_steps > 0 or self.shrink == "batch"
+        if not keeps_steps and may_step_per_batch(scheduler):
             scheduler = Schedule(
                 scheduler,
                 self.pruner,
@@ -274,10 +310,8 @@ class InfoBatchTrainer(transformers.Trainer):
             )
         pruner = self.pruner
         pruner.load_state_dict(torch.load(path, weights_only=True))
-        num_batches, num_over = divmod(pruner.num_reported, self._samples_per_batch)
-        if self.args.dataloader_drop_last and (
-            num_batches == len(pruner.plan) // self._samples_per_batch
-        ):
+        num_batches, num_over = self._batches_done()
+        if self.args.dataloader_drop_last and num_batches == self._batches_of_epoch:
             pruner.set_epoch(pruner.epoch + 1)
             num_batches = 0
         if num_over or num_batches % self.args.gradient_accumulation_steps:
@@ -287,6 +321,23 @@ class InfoBatchTrainer(transformers.Trainer):
                 "with the same batch size, number of processes and gradient accumulation."
             )
         return pruner.epoch, num_batches
+
+    @property
+    def _batches_of_epoch(self) -> int:
+        """Of one process, with drop_last."""
+        if self.shrink == "batch":
+            return self._num_lighter_batches // int(self.accelerator.num_processes)
+        return len(self.pruner.plan) // self._samples_per_batch
+
+    def _batches_done(self) -> tuple[int, int]:
+        """How many batches of the running epoch each process has trained, and samples over."""
+        pruner = self.pruner
+        if self.shrink == "epoch":
+            return divmod(pruner.num_reported, self._samples_per_batch)
+        bounds = PlanBatches(lambda: pruner.plan, self._num_lighter_batches).bounds()
+        at_steps = bounds[:: int(self.accelerator.num_processes)]
+        num_batches = sum(bound <= pruner.num_reported for bound in at_steps) - 1
+        return num_batches, pruner.num_reported - at_steps[num_batches]
 
     # What cannot be pruned -----------------------------------------------------------------------
 
@@ -360,30 +411,6 @@ class InfoBatchTrainer(transformers.Trainer):
         self._loss_is_known = True
 
 
-class Indexed(Wrapped):
-    """A data set whose items, dicts, carry their index: `Indexed(data)[7][INDEX]`."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**self._dataset[index], INDEX: index}
-
-    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
-        items = fetch(self._dataset, indices)
-        return [{**item, INDEX: index} for index, item in zip(indices, items, strict=True)]
-
-
-class IndexedCollate:
-    """Collates the items as before; the indices stand in the batch: `IndexedCollate(collate)`."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, items: list[dict[str, Any]]) -> Any:
-        indices = torch.tensor([item.pop(INDEX) for item in items])
-        batch = self._collate(items)
-        batch[INDEX] = indices
-        return batch
-
-
 class PlanOrder(Sampler[int]):
     """The whole epoch, for all processes, even when resumed: the Trainer skips what is done."""
 
@@ -395,6 +422,36 @@ class PlanOrder(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self._plan())
+
+
+class PlanBatches(Sampler[list[int]]):
+    """The whole epoch in a given number of batches, for all processes, even when resumed.
+
+    Their sizes vary from epoch to epoch, so accelerate, which shards them, finds no `batch_size`.
+    """
+
+    batch_size = None
+    drop_last = False
+
+    def __init__(self, plan: Callable[[], Plan], num_batches: int) -> None:
+        self._plan, self._num_batches = plan, num_batches
+
+    def bounds(self) -> list[int]:
+        """Where each batch begins, and where the last one ends."""
+        num_kept = len(self._plan())
+        if num_kept < self._num_batches:
+            raise ValueError(
+                f'shrink is "batch", but {num_kept} samples are kept for {self._num_batches} '
+                'batches: use larger batches, or shrink = "epoch".'
+            )
+        return [j * num_kept // self._num_batches for j in range(self._num_batches + 1)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = self._plan().indices.tolist()
+        return (indices[a:b] for a, b in pairwise(self.bounds()))
+
+    def __len__(self) -> int:
+        return self._num_batches
 
 
 @contextmanager

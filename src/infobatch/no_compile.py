@@ -1,4 +1,4 @@
-"""What torch.compile must not trace, because it is different in every step."""
+"""Functions that torch.compile must not trace, because they differ in every step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def untraced(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A function that a compiled step calls as it is, with one break in the graph.
+def no_compile(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a compiled step call `function` as it is, with one break in the graph.
 
     Traced, the bookkeeping of a batch would be compiled for one place of the plan and again for the
-    next. `torch.compiler.disable` is taken only where something is compiled: it imports the
+    next. `torch.compiler.disable` is used only where something is compiled: it imports the
     compiler, which takes as long as importing torch, and slows every call down.
 
-    >>> untraced(len)("abc")
+    >>> no_compile(len)("abc")
     3
     """
     disabled: Callable[Arguments, Result] | None = None
@@ -28,10 +28,10 @@ def untraced(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         nonlocal disabled
-        if not is_compiling():
-            return function(*args, **kwargs)
-        if disabled is None:
-            disabled = torch.compiler.disable(function)
-        return disabled(*args, **kwargs)
+        if is_compiling():
+            if disabled is None:
+                disabled = torch.compiler.disable(function)
+            return disabled(*args, **kwargs)
+        return function(*args, **kwargs)
 
     return call

@@ -1,4 +1,6 @@
-"""Which batch is in hand, with the stock DataLoader: every case with 0 and with 2 workers.
+"""Which batch is in hand, with torch's DataLoader: every case with 0 and with 2 workers.
+
+With `batches()`, with `sampler` and torch's BatchSampler, and with BatchSamplers of other forms.
 
 The data set returns its indices, so each test knows which samples a batch really holds, and after
 an epoch every score must be the loss of its own sample.
@@ -8,13 +10,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    Subset,
+    random_split,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from infobatch import InfoBatch, OrderError
@@ -22,16 +35,75 @@ from tests.conftest import Numbers, loss_of, train_epoch
 
 NUM_SAMPLES, BATCH = 100, 8
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+KINDS = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for", "all at once"])
+TRACKED = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for"])
+"""Without the one that draws everything before the first batch: nothing can be seen from that."""
 
 
-def stock(data: InfoBatch[Any], num_workers: int, **options: Any) -> DataLoader[Any]:
-    return DataLoader(
-        data,
-        batch_size=BATCH,
-        sampler=data.sampler,
-        num_workers=num_workers,
-        **options,
-    )
+class ByNext(BatchSampler):
+    """Draws with `next()` from one iterator, as torch's did before 2.7."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        samples, batch = iter(self.sampler), []
+        while True:
+            try:
+                batch.append(next(samples))
+            except StopIteration:
+                break
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+
+class ByFor(BatchSampler):
+    """Draws with a loop, as many do that are written by hand."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch = []
+        for sample in self.sampler:
+            batch.append(sample)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+
+class AllAtOnce(BatchSampler):
+    """Draws everything, then cuts it."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        samples = list(self.sampler)
+        for start in range(0, len(samples), self.batch_size):
+            batch = samples[start : start + self.batch_size]
+            if len(batch) == self.batch_size or not self.drop_last:
+                yield batch
+
+
+FORMS: dict[str, type[BatchSampler]] = {
+    "by next": ByNext, "by for": ByFor, "all at once": AllAtOnce
+}  # fmt: skip
+
+
+def stock(
+    data: InfoBatch[Any],
+    num_workers: int,
+    kind: str = "batches",
+    *,
+    batch_size: int = BATCH,
+    drop_last: bool = False,
+    **options: Any,
+) -> DataLoader[Any]:
+    """torch's DataLoader over the plan."""
+    if kind == "sampler":
+        options |= {"batch_size": batch_size, "drop_last": drop_last, "sampler": data.sampler}
+    elif kind == "batches":
+        options |= {"batch_sampler": data.batches(batch_size, drop_last=drop_last)}
+    else:
+        options |= {"batch_sampler": FORMS[kind](data.sampler, batch_size, drop_last)}
+    return DataLoader(data, num_workers=num_workers, **options)
 
 
 def train(data: InfoBatch[int], batches: Iterable[Tensor]) -> None:
@@ -69,8 +141,9 @@ class Tensors:
 
 
 @WORKERS
-def test_losses_reach_their_samples(data: InfoBatch[int], num_workers: int) -> None:
-    run_epochs(data, stock(data, num_workers), 4)
+@KINDS
+def test_losses_reach_their_samples(data: InfoBatch[int], num_workers: int, kind: str) -> None:
+    run_epochs(data, stock(data, num_workers, kind), 4)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
@@ -82,7 +155,7 @@ def test_in_worker_processes_of_every_kind(data: InfoBatch[int], context: str) -
 @WORKERS
 @pytest.mark.parametrize("prefetch_factor", [1, 5])
 def test_with_any_prefetch(data: InfoBatch[int], num_workers: int, prefetch_factor: int) -> None:
-    options = {"prefetch_factor": prefetch_factor} if num_workers else {}
+    options: dict[str, Any] = {"prefetch_factor": prefetch_factor} if num_workers else {}
     run_epochs(data, stock(data, num_workers, **options), 3)
 
 
@@ -95,8 +168,9 @@ def test_with_a_raw_data_set_and_without_batches() -> None:
     run_epochs(single, Tensors(loader), 3)
 
 
-def test_an_epoch_ends_and_its_indices_are_the_plan(data: InfoBatch[int]) -> None:
-    seen = torch.cat(list(stock(data, 0)))
+@KINDS
+def test_an_epoch_ends_and_its_indices_are_the_plan(data: InfoBatch[int], kind: str) -> None:
+    seen = torch.cat(list(stock(data, 0, kind)))
     assert torch.equal(seen, data.plan.indices)
 
 
@@ -104,8 +178,9 @@ def test_an_epoch_ends_and_its_indices_are_the_plan(data: InfoBatch[int]) -> Non
 
 
 @WORKERS
-def test_a_peek_costs_nothing(data: InfoBatch[int], num_workers: int) -> None:
-    loader, plan = stock(data, num_workers), data.plan
+@KINDS
+def test_a_peek_costs_nothing(data: InfoBatch[int], num_workers: int, kind: str) -> None:
+    loader, plan = stock(data, num_workers, kind), data.plan
     for _ in range(3):
         next(iter(loader))
     iter(data.sampler), iter(data.sampler), len(loader), data.sampler, data.savings
@@ -117,8 +192,11 @@ def test_a_peek_costs_nothing(data: InfoBatch[int], num_workers: int) -> None:
 
 
 @WORKERS
-def test_len_is_right_before_the_next_epoch_starts(data: InfoBatch[int], num_workers: int) -> None:
-    loader = stock(data, num_workers)
+@KINDS
+def test_len_is_right_before_the_next_epoch_starts(
+    data: InfoBatch[int], num_workers: int, kind: str
+) -> None:
+    loader = stock(data, num_workers, kind)
     for _ in range(4):
         announced = len(loader)
         assert announced == sum(
@@ -146,9 +224,10 @@ def reading_ahead(loader: Iterable[Tensor], depth: int = 1) -> Iterator[Tensor]:
 
 
 @WORKERS
+@KINDS
 @pytest.mark.parametrize("depth", [1, 3])
-def test_look_ahead(data: InfoBatch[int], num_workers: int, depth: int) -> None:
-    loader = stock(data, num_workers)
+def test_look_ahead(data: InfoBatch[int], num_workers: int, kind: str, depth: int) -> None:
+    loader = stock(data, num_workers, kind)
     plans = []
     for _ in range(3):
         plans.append(data.plan.indices)
@@ -170,9 +249,10 @@ def test_a_second_loader_does_not_disturb(data: InfoBatch[int]) -> None:
 
 
 @WORKERS
+@KINDS
 @pytest.mark.parametrize("parts", [2, 3, 8])
-def test_micro_batches(data: InfoBatch[int], num_workers: int, parts: int) -> None:
-    loader = stock(data, num_workers)
+def test_micro_batches(data: InfoBatch[int], num_workers: int, kind: str, parts: int) -> None:
+    loader = stock(data, num_workers, kind)
     micro = (part for _ in range(3) for s in loader for part in s.chunk(parts))
     plans: list[Tensor] = []
     for samples in micro:
@@ -184,8 +264,11 @@ def test_micro_batches(data: InfoBatch[int], num_workers: int, parts: int) -> No
 
 
 @WORKERS
-def test_an_early_break_keeps_what_was_not_reached(data: InfoBatch[int], num_workers: int) -> None:
-    loader, plan = stock(data, num_workers), data.plan.indices
+@TRACKED
+def test_an_early_break_keeps_what_was_not_reached(
+    data: InfoBatch[int], num_workers: int, kind: str
+) -> None:
+    loader, plan = stock(data, num_workers, kind), data.plan.indices
     train(data, islice(loader, 3))
     assert data.epoch == 0
     next_plan_samples = next(iter(loader))  # a new iteration after an update closes the epoch
@@ -197,8 +280,11 @@ def test_an_early_break_keeps_what_was_not_reached(data: InfoBatch[int], num_wor
 
 
 @WORKERS
-def test_a_break_in_front_of_update_is_legal_too(data: InfoBatch[int], num_workers: int) -> None:
-    loader, plan = stock(data, num_workers), data.plan.indices
+@TRACKED
+def test_a_break_in_front_of_update_is_legal_too(
+    data: InfoBatch[int], num_workers: int, kind: str
+) -> None:
+    loader, plan = stock(data, num_workers, kind), data.plan.indices
     for step, samples in enumerate(loader):
         if step == 3:
             break
@@ -207,9 +293,10 @@ def test_a_break_in_front_of_update_is_legal_too(data: InfoBatch[int], num_worke
     check_scores(data, [plan[: 3 * BATCH]])
 
 
-def test_a_break_at_the_last_batch_is_legal(data: InfoBatch[int]) -> None:
+@TRACKED
+def test_a_break_at_the_last_batch_is_legal(data: InfoBatch[int], kind: str) -> None:
     """It holds 4 samples, for which the sampler has run dry already."""
-    loader, plan = stock(data, 0), data.plan.indices
+    loader, plan = stock(data, 0, kind), data.plan.indices
     for samples in loader:
         if len(samples) < BATCH:
             break
@@ -219,8 +306,40 @@ def test_a_break_at_the_last_batch_is_legal(data: InfoBatch[int]) -> None:
 
 
 @WORKERS
-def test_drop_last(data: InfoBatch[int], num_workers: int) -> None:
-    loader = stock(data, num_workers, drop_last=True)
+@TRACKED
+@pytest.mark.parametrize("num_left", [1, 2, 3, 5])
+@pytest.mark.parametrize("is_fetched", [False, True])
+def test_after_ctrl_c_among_the_last_batches_a_new_loop_simply_works(
+    data: InfoBatch[int], num_workers: int, kind: str, num_left: int, is_fetched: bool
+) -> None:
+    """Workers have fetched the rest by then, so that the sampler has run dry."""
+    loader, plan = stock(data, num_workers, kind), data.plan.indices
+    num_steps = len(loader) - num_left
+    with pytest.raises(KeyboardInterrupt):
+        for step, samples in enumerate(loader):
+            if is_fetched and step == num_steps:
+                raise KeyboardInterrupt
+            data.update(loss_of(samples))
+            if not is_fetched and step == num_steps - 1:
+                raise KeyboardInterrupt
+    second = []
+    for samples in loader:
+        second.append(samples)
+        data.update(loss_of(samples, 1))
+    assert data.epoch == 2
+    known = ~data.scores.isnan()
+    expected = torch.where(known, loss_of(torch.arange(100)), torch.nan)
+    expected[torch.cat(second)] += 1
+    assert torch.equal(data.scores.nan_to_num(-1), expected.nan_to_num(-1))
+    if kind == "batches":  # where batches begin and end is known, so nothing is lost
+        reached = plan[: num_steps * BATCH]
+        assert set(reached.tolist()) <= set(known.nonzero().squeeze(1).tolist())
+
+
+@WORKERS
+@KINDS
+def test_drop_last(data: InfoBatch[int], num_workers: int, kind: str) -> None:
+    loader = stock(data, num_workers, kind, drop_last=True)
     plans = []
     for epoch in range(4):
         data.set_epoch(epoch)
@@ -232,9 +351,10 @@ def test_drop_last(data: InfoBatch[int], num_workers: int) -> None:
 
 
 @WORKERS
-def test_drop_last_without_set_epoch(data: InfoBatch[int], num_workers: int) -> None:
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_drop_last_without_set_epoch(data: InfoBatch[int], num_workers: int, kind: str) -> None:
     """The last whole batch closes the epoch, so the next length is known before it starts."""
-    loader, plans = stock(data, num_workers, drop_last=True), []
+    loader, plans = stock(data, num_workers, kind, drop_last=True), []
     for epoch in range(3):
         assert data.epoch == epoch
         plans.append(data.plan.indices[: len(loader) * BATCH])
@@ -242,10 +362,11 @@ def test_drop_last_without_set_epoch(data: InfoBatch[int], num_workers: int) -> 
     check_scores(data, plans)
 
 
-def test_drop_last_that_leaves_nothing_is_refused() -> None:
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_drop_last_that_leaves_nothing_is_refused(kind: str) -> None:
     data = InfoBatch(Numbers(5), 10)
     with pytest.raises(ValueError, match="drop_last leaves nothing of an epoch of 5 samples"):
-        train(data, stock(data, 0, drop_last=True))
+        train(data, stock(data, 0, kind, drop_last=True))
 
 
 # What cannot be is refused -----------------------------------------------------------------------
@@ -265,14 +386,15 @@ def skipping(loader: Iterable[Tensor], *skipped: int) -> Iterator[Tensor]:
 
 
 @WORKERS
+@TRACKED
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_a_batch_dropped_in_the_middle_is_an_error_at_once(
-    data: InfoBatch[int], num_workers: int, step: int, drop_last: bool
+    data: InfoBatch[int], num_workers: int, kind: str, step: int, drop_last: bool
 ) -> None:
     same, reported = untouched(data), 0
     with pytest.raises(OrderError, match="8 samples were fetched and never reported"):
-        for samples in skipping(stock(data, num_workers, drop_last=drop_last), step):
+        for samples in skipping(stock(data, num_workers, kind, drop_last=drop_last), step):
             data.update(loss_of(samples))
             reported += 1
     assert reported == step
@@ -280,12 +402,14 @@ def test_a_batch_dropped_in_the_middle_is_an_error_at_once(
 
 
 @WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("dropped", ["first", "last", "last but one"])
 @pytest.mark.parametrize("closing", ["set_epoch", "iteration"])
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(100, 8), (96, 8), (9, 1)])
-def test_a_batch_dropped_at_an_end_is_an_error_when_the_epoch_ends(
+def test_a_batch_dropped_at_an_end_is_noticed_when_the_epoch_ends(
     num_workers: int,
+    kind: str,
     drop_last: bool,
     dropped: str,
     closing: str,
@@ -293,56 +417,76 @@ def test_a_batch_dropped_at_an_end_is_an_error_when_the_epoch_ends(
     batch_size: int,
 ) -> None:
     data = InfoBatch(Numbers(num_samples), 10)
-    loader: DataLoader[Any] = DataLoader(
-        data,
-        batch_size=batch_size,
-        sampler=data.sampler,
-        num_workers=num_workers,
-        drop_last=drop_last,
-    )
-    same = untouched(data)
+    loader = stock(data, num_workers, kind, batch_size=batch_size, drop_last=drop_last)
+    same, plan = untouched(data), data.plan.indices
     step = {"first": 0, "last": len(loader) - 1, "last but one": len(loader) - 2}[dropped]
-    with pytest.raises(OrderError, match="never reported|more than are left"):
+
+    def run() -> None:
         train(data, skipping(loader, step))
         if closing == "set_epoch":
             data.set_epoch(1)
         else:
             next(iter(loader))
-    assert same()
+
+    is_partial = dropped == "last" and num_samples % batch_size > 0 and not drop_last
+    looks_like_a_break = (
+        # Workers have fetched the last batches by then; with `sampler` it shows no more which of
+        # them were handed out.
+        (num_workers and closing == "iteration" and dropped == "last")
+        or (num_workers and closing == "iteration" and kind == "sampler" and dropped != "first")
+        or (kind == "sampler" and is_partial)
+    )
+    if not looks_like_a_break:
+        with pytest.raises(OrderError, match="never reported|more than"):
+            run()
+        assert same()
+        train(data, loader)  # a new loop works, and ends an epoch that an update had refused
+        assert data.epoch == (1 if dropped != "last but one" else data.epoch)
+        return
+    run()
+    known = ~data.scores.isnan()
+    assert torch.equal(data.scores[known], loss_of(torch.arange(num_samples))[known])
+    if kind == "batches":
+        assert set(plan[: step * batch_size].tolist()) == set(known.nonzero().squeeze(1).tolist())
 
 
 @WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_part_of_the_last_batch_dropped_is_noticed(num_workers: int, drop_last: bool) -> None:
+def test_part_of_the_last_batch_dropped_is_noticed(
+    num_workers: int, kind: str, drop_last: bool
+) -> None:
     data = InfoBatch(Numbers(64), 10)
-    parts = [part for s in stock(data, num_workers, drop_last=drop_last) for part in s.split(4)]
-    data = InfoBatch(Numbers(64), 10)
-    for number, _ in enumerate(stock(data, num_workers, drop_last=drop_last)):
-        for part in parts[2 * number : 2 * number + 2][: 1 if number == 7 else 2]:
+    for number, samples in enumerate(stock(data, num_workers, kind, drop_last=drop_last)):
+        for part in samples.split(4)[: 1 if number == 7 else 2]:
             data.update(loss_of(part))
     with pytest.raises(OrderError, match="4 of 64 samples were never reported"):
         data.set_epoch(1)
 
 
 @WORKERS
+@TRACKED
 @pytest.mark.parametrize("step", [0, 1, 4])
-def test_a_batch_reported_twice_is_an_error_at_once(
-    data: InfoBatch[int], num_workers: int, step: int
+def test_a_batch_reported_twice_is_an_error_by_the_next_update(
+    data: InfoBatch[int], num_workers: int, kind: str, step: int
 ) -> None:
-    same = untouched(data)
-    with pytest.raises(OrderError, match="more than are left of the batch in hand"):
-        for number, samples in enumerate(stock(data, num_workers)):
+    same, last = untouched(data), 0
+    with pytest.raises(OrderError, match="more than are left of the batch|losses were reported"):
+        for number, samples in enumerate(stock(data, num_workers, kind)):
+            last = number
             data.update(loss_of(samples))
             if number == step:
                 data.update(loss_of(samples))
+    assert last == step or (last == step + 1 and kind in FORMS)
     assert same()
 
 
 @WORKERS
+@KINDS
 def test_a_batch_reported_twice_at_the_end_never_passes(
-    data: InfoBatch[int], num_workers: int
+    data: InfoBatch[int], num_workers: int, kind: str
 ) -> None:
-    loader, same = stock(data, num_workers), untouched(data)
+    loader, same = stock(data, num_workers, kind), untouched(data)
     with pytest.raises(OrderError, match="more than are left|no batch is in hand"):
         for step, samples in enumerate(loader):
             data.update(loss_of(samples))
@@ -352,16 +496,20 @@ def test_a_batch_reported_twice_at_the_end_never_passes(
 
 
 @WORKERS
-def test_part_of_a_batch_left_out_is_noticed(data: InfoBatch[int], num_workers: int) -> None:
+@TRACKED
+def test_part_of_a_batch_left_out_is_noticed(
+    data: InfoBatch[int], num_workers: int, kind: str
+) -> None:
     with pytest.raises(OrderError, match="2 samples were fetched and never reported"):
-        train(data, (samples[:6] for samples in stock(data, num_workers)))
+        train(data, (samples[:6] for samples in stock(data, num_workers, kind)))
 
 
 @WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
 def test_losses_of_the_wrong_length_are_refused_at_once(
-    data: InfoBatch[int], num_workers: int
+    data: InfoBatch[int], num_workers: int, kind: str
 ) -> None:
-    samples = next(batches := iter(stock(data, num_workers)))
+    samples = next(batches := iter(stock(data, num_workers, kind)))
     with pytest.raises(OrderError, match="losses has 16 entries"):
         data.update(loss_of(samples.repeat(2)))
     data.update(loss_of(samples))  # nothing was lost by the refusal
@@ -371,30 +519,133 @@ def test_losses_of_the_wrong_length_are_refused_at_once(
 
 def test_mixed_iterations_are_refused(data: InfoBatch[int]) -> None:
     loader = stock(data, 0)
-    with pytest.raises(OrderError, match="two iterations over the same sampler are mixed"):
+    with pytest.raises(OrderError, match="another iteration began"):
         list(zip(loader, loader, strict=False))
 
 
-def test_going_on_after_a_peek_in_mid_epoch_is_refused(data: InfoBatch[int]) -> None:
-    loader = stock(data, 0)
+@WORKERS
+@KINDS
+def test_after_a_peek_in_mid_epoch_nothing_moves_and_the_next_update_says_so(
+    data: InfoBatch[int], num_workers: int, kind: str
+) -> None:
+    loader, plan = stock(data, num_workers, kind), data.plan.indices
     batches = iter(loader)
     train(data, islice(batches, 2))
+    peeked = next(iter(loader))
+    assert data.epoch == 0
+    assert data.num_reported == 2 * BATCH
+    assert torch.equal(peeked, plan[:BATCH])
+    third = next(batches)
+    assert torch.equal(third, plan[2 * BATCH : 3 * BATCH])
+    with pytest.raises(OrderError, match="a second iteration over the training data began"):
+        data.update(loss_of(third))
+    assert data.num_reported == 2 * BATCH
+    del batches  # the loop is over
+    if kind != "all at once":  # of which all was drawn: a break looks like dropped batches
+        next(iter(loader))
+        assert data.epoch == 1
+
+
+def test_with_persistent_workers_a_peek_in_mid_epoch_ends_it(data: InfoBatch[int]) -> None:
+    """torch has one iterator then, and a peek sets it back to the start."""
+    loader = stock(data, 1, persistent_workers=True)
+    train(data, islice(loader, 2))
     next(iter(loader))
-    with pytest.raises(OrderError, match="two iterations"):
-        next(batches)
+    assert data.epoch == 1
+
+
+def test_a_loop_that_only_a_reference_cycle_keeps_alive_is_over(data: InfoBatch[int]) -> None:
+    loader = stock(data, 0)
+    holder: list[Any] = [iter(loader)]
+    holder.append(holder)
+    data.update(loss_of(next(holder[0])))
+    del holder
+    train(data, loader)
+    assert data.epoch == 2
 
 
 def test_without_the_sampler_there_is_no_batch_in_hand(data: InfoBatch[int]) -> None:
-    with pytest.raises(OrderError, match=r"no batch is in hand: give the loader sampler="):
+    with pytest.raises(OrderError, match=r"no batch is in hand: give the loader batch_sampler="):
         train(data, DataLoader(data, batch_size=BATCH, shuffle=True))
     with pytest.raises(OrderError, match="no batch is in hand"):
         data.batch_weights  # noqa: B018
 
 
+def in_a_thread(loader: Iterable[Tensor], depth: int = 2) -> Iterator[Tensor]:
+    """As prefetchers do that run beside the training loop."""
+    queue: Queue[Tensor | None] = Queue(depth)
+
+    def fetch() -> None:
+        for batch in loader:
+            queue.put(batch)
+        queue.put(None)
+
+    Thread(target=fetch, daemon=True).start()
+    while (batch := queue.get()) is not None:
+        yield batch
+
+
+@KINDS
+def test_batches_that_another_thread_fetches_are_refused_at_once(
+    data: InfoBatch[int], kind: str
+) -> None:
+    with pytest.raises(OrderError, match="another thread fetches the batches.* give update"):
+        train(data, in_a_thread(stock(data, 0, kind)))
+    assert data.num_reported == 0
+    by_index = InfoBatch(Numbers(NUM_SAMPLES), 10)
+    plan = by_index.plan.indices
+    for samples in in_a_thread(stock(by_index, 0, kind)):
+        by_index.update(loss_of(samples), samples)
+    check_scores(by_index, [plan])
+
+
+def test_a_loader_without_order_is_refused_at_once(data: InfoBatch[int]) -> None:
+    with pytest.raises(OrderError, match="in_order of the DataLoader is False"):
+        train(data, stock(data, 2, in_order=False))
+    assert data.num_reported == 0
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_a_subset_of_it_with_its_sampler_is_refused(num_workers: int, kind: str) -> None:
+    data = InfoBatch(Numbers(NUM_SAMPLES), 10)
+    order = {"sampler": data.sampler} if kind == "sampler" else {"batch_sampler": data.batches(8)}
+    for subset in (Subset(data, range(99, -1, -1)), *random_split(data, [80, 20])):
+        loader: DataLoader[Any] = DataLoader(subset, num_workers=num_workers, **order)
+        with pytest.raises(OrderError, match="a Subset of this InfoBatch.*take the subset first"):
+            next(iter(loader))
+    (subset, _) = random_split(Numbers(NUM_SAMPLES), [80, 20])
+    wrapped = InfoBatch(subset, 10)
+    for samples in stock(wrapped, num_workers, kind):
+        wrapped.update(loss_of(samples))
+    assert wrapped.epoch == 1
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+@pytest.mark.parametrize("set_epoch", [False, True])
+def test_epochs_that_report_nothing_are_warned_about_once(
+    data: InfoBatch[int], num_workers: int, kind: str, set_epoch: bool
+) -> None:
+    if kind == "sampler" and num_workers:
+        pytest.skip("what workers have fetched ahead looks like a peek")
+    loader = stock(data, num_workers, kind)
+    for _ in loader:
+        pass
+    go_on = partial(data.set_epoch, 1) if set_epoch else lambda: next(iter(loader))
+    with pytest.warns(RuntimeWarning, match=r"without update\(losses\) nothing is pruned"):
+        go_on()
+    for epoch in range(2, 4):
+        for _ in loader:
+            pass
+        if set_epoch:
+            data.set_epoch(epoch)
+
+
 class Forever(Sampler[list[int]]):
     """The sampler of loaders that keep their workers busy across epochs (timm, ultralytics)."""
 
-    def __init__(self, batches: BatchSampler) -> None:
+    def __init__(self, batches: Any) -> None:
         self.batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -402,11 +653,20 @@ class Forever(Sampler[list[int]]):
             yield from self.batches
 
 
+@WORKERS
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
 @pytest.mark.parametrize("num_samples", [20, 100])
-def test_an_infinite_loader_is_refused(num_samples: int) -> None:
+def test_an_infinite_loader_is_refused(num_samples: int, num_workers: int, kind: str) -> None:
     data = InfoBatch(Numbers(num_samples), 10)
-    batches = Forever(BatchSampler(data.sampler, BATCH, drop_last=False))
-    loader = DataLoader(data, batch_sampler=batches, num_workers=2)
+    once = data.batches(BATCH) if kind == "batches" else BatchSampler(data.sampler, BATCH, False)
+    loader = DataLoader(data, batch_sampler=Forever(once), num_workers=num_workers)
+    if (
+        num_workers == 0
+    ):  # it does not read ahead, so the next epoch is planned before it is fetched
+        for samples in islice(loader, 40):
+            data.update(loss_of(samples))
+        assert data.epoch > 1
+        return
     with pytest.raises(OrderError, match="replace an infinite loader"):
         train(data, islice(loader, 40))
     assert data.epoch <= 1
@@ -440,16 +700,15 @@ def test_torchdatas_loader(data: InfoBatch[int], num_workers: int, drop_last: bo
     check_scores(data, plans)
 
 
-def test_torchdatas_loader_resumed_with_less_than_a_batch_left(data: InfoBatch[int]) -> None:
+def test_a_batch_sampler_that_drops_the_little_that_a_resume_has_left(data: InfoBatch[int]) -> None:
     """It does not show that it drops the rest, which would be all of every iteration."""
-    for samples in stateful(data, 0, drop_last=True):
-        data.update(loss_of(samples))
+    train(data, stock(data, 0, "by next", drop_last=True))
     num_left = len(data.scores) % BATCH
     assert data.epoch == 0
     assert num_left > 0
     resumed = copy.deepcopy(data)
-    loader = stateful(resumed, 0, drop_last=True)
-    assert list(loader) == list(loader) == []
+    loader = stock(resumed, 0, "by next", drop_last=True)
+    assert list(loader) == []
     with pytest.warns(RuntimeWarning, match=rf"over the {num_left} samples .* set_epoch\(1\)"):
         assert list(loader) == []
     resumed.set_epoch(1)
@@ -516,13 +775,24 @@ def test_batch_weights_before_update(data: InfoBatch[int]) -> None:
             assert torch.equal(before, data.batch_weights)
 
 
+def test_batch_weights_before_update_with_workers(data: InfoBatch[int]) -> None:
+    train_epoch(data)
+    plan = data.plan
+    weight_of = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+    for samples in stock(data, 2):
+        assert data.batch_weights.tolist() == [weight_of[i] for i in samples.tolist()]
+        data.update(loss_of(samples))
+    assert data.epoch == 2
+
+
 def test_batch_weights_before_update_are_refused_where_they_could_be_wrong(
     data: InfoBatch[int],
 ) -> None:
-    for _ in stock(data, 2):
-        with pytest.raises(OrderError, match=r"call update\(losses\) first"):
-            data.batch_weights  # noqa: B018
-        break
+    for loader in (stock(data, 2, "sampler"), reading_ahead(stock(data, 0))):
+        for _ in loader:
+            with pytest.raises(OrderError, match=r"call update\(losses\) first"):
+                data.batch_weights  # noqa: B018
+            break
     data = InfoBatch(Numbers(NUM_SAMPLES), 10)
     batches = iter(stateful(data, 2))
     samples = next(batches)

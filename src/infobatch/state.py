@@ -1,0 +1,418 @@
+"""The state of a run between two epochs, as one plain value, and as a checkpoint.
+
+Planning an epoch is a function of it, and so is the state that follows an epoch. A checkpoint adds
+what was reported of the epoch that is running; copies and pickles use the same form.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from infobatch.distributed import has_loss, no_losses
+from infobatch.epoch import EpochLosses
+from infobatch.errors import StateError, warn
+from infobatch.plan import Plan, draw
+from infobatch.rules import Memory, Rule
+from infobatch.rules.base import check_layout, everything
+from infobatch.scores import merge, unseen
+
+FORMAT = 3
+"""The form of checkpoints; 2 is that of infobatch 0.1."""
+
+NOTHING = b"-"
+"""No losses, packed; torch.load(weights_only=True) refuses empty bytes."""
+
+DAMAGED = "it is damaged, go back to an earlier one"
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What pruning has saved so far.
+
+    >>> Savings(num_trained=70, num_full=100).fraction
+    0.3
+    """
+
+    num_trained: int
+    """Samples trained."""
+    num_full: int
+    """Samples that full training would have seen by now."""
+
+    @property
+    def fraction(self) -> float:
+        """The part of the samples that was saved."""
+        return (self.num_full - self.num_trained) / self.num_full if self.num_full else 0.0
+
+    def __add__(self, other: Savings) -> Savings:
+        return Savings(self.num_trained + other.num_trained, self.num_full + other.num_full)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made with, and what a checkpoint must agree with."""
+
+    num_samples: int
+    num_epochs: int | None
+    num_steps: int | None
+    delta: float
+    rule: Rule
+
+    def prunes(self, epoch: int, num_steps_done: int) -> bool:
+        """Eq. 10: whether an epoch that begins here comes before the annealing.
+
+        A delta of 0.55 is meant as 55/100: as a float it is a little more, and epoch 55 of 100
+        would be pruned.
+        """
+        delta = Fraction(self.delta).limit_denominator(10**6)
+        if self.num_steps is not None:
+            return num_steps_done < delta * self.num_steps
+        assert self.num_epochs is not None
+        return epoch < delta * self.num_epochs
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run at the start of an epoch."""
+
+    scores: Tensor
+    memory: Memory
+    seed: int
+    epoch: int = 0
+    steps_done: int = 0
+    savings: Savings = Savings(0, 0)
+    """Of all finished epochs."""
+    last_savings: Savings = Savings(0, 0)
+    """Of the epoch that was trained last."""
+    num_nonfinite: int = 0
+    prunes: bool = field(default=True, kw_only=True)
+    """Whether this epoch comes before the annealing."""
+
+
+def initial(settings: Settings, seed: int) -> RunState:
+    """The state of a run that begins."""
+    return RunState(
+        unseen(settings.num_samples),
+        settings.rule.init(settings.num_samples),
+        seed,
+        prunes=settings.prunes(0, 0),
+    )
+
+
+def plan_of(state: RunState, settings: Settings) -> Plan:
+    """The plan of the epoch that the state stands at."""
+    scores, rule = state.scores, settings.rule
+    groups = rule.groups(scores, state.memory, state.epoch) if state.prunes else everything(scores)
+    if groups.num_samples != settings.num_samples:
+        raise ValueError(
+            f"{rule!r} groups {groups.num_samples} samples, expected {settings.num_samples}."
+        )
+    return draw(groups, state.seed, state.epoch)
+
+
+def savings_of(plan: Plan, num_trained: int) -> Savings:
+    """What an epoch has saved when so many of its samples are trained."""
+    return Savings(num_trained, round(plan.num_samples * num_trained / len(plan)))
+
+
+def at_epoch(state: RunState, settings: Settings, epoch: int) -> RunState:
+    """The same state at the start of another epoch."""
+    return replace(state, epoch=epoch, prunes=settings.prunes(epoch, state.steps_done))
+
+
+def after(
+    state: RunState, settings: Settings, plan: Plan, result: EpochLosses, next_epoch: int
+) -> RunState:
+    """The state that follows an epoch, of which `result` was reported.
+
+    The scores are changed in place: a second copy of them would be the largest thing in memory.
+    """
+    if result.num_done == 0:
+        return at_epoch(state, settings, next_epoch)
+    indices, losses = plan.indices, result.losses
+    if not result.known.all():
+        indices, losses = indices[result.known], losses[result.known]
+    rule, memory = settings.rule, state.memory
+    remembered = rule.remember(state.scores, memory, state.epoch, indices, losses)
+    if remembered is not memory:
+        check_layout(rule, memory, remembered)
+        for name, values in remembered.items():
+            memory[name].copy_(values)  # ours: it stays as it is when the scores change
+    num_nonfinite = merge(state.scores, indices, losses)
+    savings = savings_of(plan, result.num_done)
+    closed = replace(
+        state,
+        savings=state.savings + savings,
+        last_savings=savings,
+        num_nonfinite=state.num_nonfinite + num_nonfinite,
+    )
+    return at_epoch(closed, settings, next_epoch)
+
+
+# Checkpoints -------------------------------------------------------------------------------------
+
+
+def to_dict(
+    state: RunState, settings: Settings, steps_done: int, running: tuple[Plan, EpochLosses] | None
+) -> dict[str, Any]:
+    """A checkpoint: tensors of constant size, numbers, strings and bytes."""
+    return {
+        "format": FORMAT,
+        "num_samples": settings.num_samples,
+        "num_epochs": settings.num_epochs,
+        "num_steps": settings.num_steps,
+        "delta": settings.delta,
+        "rule": repr(settings.rule),
+        "seed": state.seed,
+        "epoch": state.epoch,
+        "prunes": int(state.prunes),
+        "steps_at_start": state.steps_done,
+        "steps_done": steps_done,
+        "scores": state.scores.clone(),
+        "memory": {name: values.clone() for name, values in state.memory.items()},
+        "num_trained": state.savings.num_trained,
+        "num_full": state.savings.num_full,
+        "last_num_trained": state.last_savings.num_trained,
+        "last_num_full": state.last_savings.num_full,
+        "num_nonfinite": state.num_nonfinite,
+        "plan": "" if running is None else running[0].fingerprint,
+        **pack(None if running is None else running[1]),
+    }
+
+
+def pack(reported: EpochLosses | None) -> dict[str, bytes]:
+    """What was reported of a running epoch, up to its last entry that is done, as bytes.
+
+    Its size changes from step to step, and torch.distributed.checkpoint loads only tensors that
+    are already there in the same size.
+    """
+    if reported is None:
+        return {"losses": NOTHING, "trained": NOTHING}
+    end = len(reported.done) - int(reported.done.numpy()[::-1].argmax())
+    trained = NOTHING
+    if not torch.equal(reported.done, reported.known):
+        trained = reported.done[:end].numpy().tobytes()
+    return {"losses": reported.losses[:end].numpy().tobytes(), "trained": trained}
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint that was found to be whole, and to belong to this run."""
+
+    state: RunState
+    steps_done: int
+    running: tuple[Plan, EpochLosses] | None
+    lengthened: str = ""
+    """How much longer this run is than the one that wrote it."""
+
+    def warn(self) -> None:
+        """Say what a reader of the checkpoint should know."""
+        if self.lengthened:
+            warn(
+                f"this run is longer than the checkpoint's, {self.lengthened}: the new length "
+                "counts from the next epoch on."
+            )
+        if self.running is not None:
+            _, reported = self.running
+            num_unknown = reported.num_done - int(has_loss(reported.losses).count_nonzero())
+            if num_unknown:
+                warn(
+                    f"the checkpoint was taken in the middle of epoch {self.state.epoch} without "
+                    f"sync(): {num_unknown} samples that other ranks had trained keep their older "
+                    "scores."
+                )
+
+
+def from_dict(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
+    """Read a checkpoint, or raise a StateError; nothing is changed."""
+    try:
+        return _read(saved, settings)
+    except StateError:
+        raise
+    except Exception as error:  # whatever a damaged or strange state may lead to
+        raise StateError(
+            f"state is not what state_dict() returns ({type(error).__name__}: {error}): load the "
+            f"pruner's own entry of the checkpoint; if this is it, {DAMAGED}."
+        ) from error
+
+
+def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
+    if not isinstance(saved, Mapping) or "format" not in saved:
+        raise StateError(
+            f"state is not what state_dict() returns (a {type(saved).__name__} without a format): "
+            "load the pruner's own entry of the checkpoint."
+        )
+    if saved["format"] == 2:
+        saved = _from_format_2(saved, settings)
+    if saved["format"] != FORMAT:
+        raise StateError(
+            f"the checkpoint has format {saved['format']!r}, expected {FORMAT}: load it with the "
+            "infobatch that wrote it."
+        )
+    lengthened = _check_same_run(saved, settings)
+    state = RunState(
+        _scores(saved["scores"], settings.num_samples),
+        _memory(saved["memory"], settings),
+        _whole(saved, "seed", at_least=None),
+        _whole(saved, "epoch"),
+        _whole(saved, "steps_at_start"),
+        Savings(_whole(saved, "num_trained"), _whole(saved, "num_full")),
+        Savings(_whole(saved, "last_num_trained"), _whole(saved, "last_num_full")),
+        _whole(saved, "num_nonfinite"),
+        prunes=bool(_whole(saved, "prunes")),
+    )
+    losses, running = _bytes(saved, "losses"), None
+    if losses != NOTHING:
+        # The epoch keeps its plan, even where a longer run would prune it.
+        plan = plan_of(state, settings)
+        if plan.fingerprint != saved["plan"]:
+            raise StateError(
+                f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
+                "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+            )
+        running = plan, unpack(losses, _bytes(saved, "trained"), len(plan))
+    elif lengthened:
+        state = at_epoch(state, settings, state.epoch)
+    return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
+
+
+def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
+    """What was packed, for a plan of so many entries."""
+    num_losses = len(losses) // 4
+    is_whole = 0 < len(losses) == 4 * num_losses <= 4 * num_entries
+    if not is_whole or (trained != NOTHING and len(trained) != num_losses):
+        raise StateError(
+            f"the checkpoint has {len(losses)} bytes of losses and {len(trained)} of what was "
+            f"trained for an epoch of {num_entries} samples: {DAMAGED}."
+        )
+    whole = no_losses(num_entries)
+    whole[:num_losses] = torch.frombuffer(bytearray(losses), dtype=torch.float32)
+    if trained == NOTHING:
+        return EpochLosses(whole)
+    done = torch.zeros(num_entries, dtype=torch.bool)
+    done[: len(trained)] = torch.from_numpy(np.frombuffer(trained, dtype=np.uint8) != 0)
+    return EpochLosses(whole, done)
+
+
+def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
+    """Raise for the checkpoint of another run; returns in words how much longer this one is."""
+    own = {
+        "num_samples": settings.num_samples,
+        "delta": settings.delta,
+        "rule": repr(settings.rule),
+    }
+    for name, value in own.items():
+        if type(saved[name]) is not type(value) or saved[name] != value:
+            raise _other_run(name, saved[name], value)
+    lengthened = ""
+    for name in ("num_epochs", "num_steps"):
+        before, now = saved[name], getattr(settings, name)
+        if (before is None) != (now is None):
+            raise _other_run(name, before, now)
+        if before is None:
+            continue
+        if _whole(saved, name, at_least=1) > now:
+            raise _other_run(name, before, now)
+        if before < now:
+            lengthened = f"{name} {now} in place of {before}"
+    return lengthened
+
+
+def _other_run(name: str, saved: object, own: object) -> StateError:
+    return StateError(
+        f"the checkpoint has {name} {saved}, this run {own}: resume with the same {name}, or start "
+        "anew without the checkpoint."
+    )
+
+
+def _whole(saved: Mapping[str, Any], name: str, *, at_least: int | None = 0) -> int:
+    value = saved[name]
+    if type(value) is not int or (at_least is not None and value < at_least):
+        raise StateError(
+            f"the checkpoint has {name} {value!r}, expected a whole number"
+            f"{'' if at_least is None else f' of at least {at_least}'}: {DAMAGED}."
+        )
+    return value
+
+
+def _bytes(saved: Mapping[str, Any], name: str) -> bytes:
+    value = saved[name]
+    if not isinstance(value, bytes):
+        raise StateError(
+            f"the checkpoint has a {type(value).__name__} as {name}, expected bytes: {DAMAGED}."
+        )
+    return value
+
+
+def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A plain tensor on the host, copied."""
+    if not isinstance(value, Tensor):
+        raise StateError(
+            f"state is not what state_dict() returns ({name} is a {type(value).__name__}): load "
+            "the pruner's own entry of the checkpoint."
+        )
+    is_plain = value.layout is torch.strided and not value.is_quantized and not value.is_meta
+    if not is_plain or tuple(value.shape) != shape or value.dtype != dtype:
+        raise StateError(
+            f"the checkpoint has {name} of shape {tuple(value.shape)} and {value.dtype}, expected "
+            f"{shape} and {dtype}: {DAMAGED}."
+        )
+    return value.detach().to("cpu", copy=True)
+
+
+def _scores(value: object, num_samples: int) -> Tensor:
+    scores = _tensor(value, "scores", (num_samples,), torch.float32)
+    # Of finite numbers and NaN the largest and the smallest are finite.
+    if math.isinf(np.fmax.reduce(scores.numpy())) or math.isinf(np.fmin.reduce(scores.numpy())):
+        raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.")
+    return scores
+
+
+def _memory(value: object, settings: Settings) -> Memory:
+    layout = settings.rule.init(settings.num_samples)
+    if not isinstance(value, Mapping) or value.keys() != layout.keys():
+        names = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+        raise StateError(
+            f"the checkpoint remembers {names} for the rule, expected {sorted(layout)}: {DAMAGED}."
+        )
+    return {
+        name: _tensor(value[name], f"memory {name!r}", tuple(known.shape), known.dtype)
+        for name, known in layout.items()
+    }
+
+
+def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """A checkpoint of infobatch 0.1 in today's form; rules remembered nothing before an update."""
+    memory = _unpack_2(saved["memory"])
+    layout = settings.rule.init(settings.num_samples)
+    if memory and memory.keys() != layout.keys():
+        raise StateError(
+            f"the checkpoint is of infobatch 0.1, where {saved['rule']} remembered other things: "
+            "resume it with infobatch 0.1, or start anew without the checkpoint."
+        )
+    running = _unpack_2(saved["running"])
+    packed = {"losses": NOTHING, "trained": NOTHING}
+    if running:
+        packed["losses"] = running["losses"].numpy().tobytes()
+        packed["trained"] = running["done"].numpy().tobytes() if "done" in running else NOTHING
+    prunes = settings.prunes(_whole(saved, "epoch"), _whole(saved, "steps_at_start"))
+    return {
+        **saved, **packed, "format": FORMAT, "memory": memory or layout, "prunes": int(prunes)
+    }  # fmt: skip
+
+
+def _unpack_2(packed: bytes) -> dict[str, Tensor]:
+    if packed == b"{}":
+        return {}
+    loaded: dict[str, Tensor] = torch.load(
+        io.BytesIO(packed), map_location="cpu", weights_only=True
+    )
+    return loaded
