@@ -166,8 +166,7 @@ def test_what_is_not_remembered_per_sample_cannot_be_divided_into_classes() -> N
 
 
 @pytest.mark.parametrize(
-    "inner",
-    [Every(Mean(), 2), Until(Mean(), 3), PerClass(Until(Mean(), 3), [0]), Revisit(Mean(), 3)],
+    "inner", [Every(Mean(), 2), Until(Mean(), 3), PerClass(Until(Mean(), 3), [0])]
 )
 def test_holding_what_does_not_last_is_refused(inner: Rule) -> None:
     with pytest.raises(TypeError, match="put Every inside"):
@@ -215,8 +214,10 @@ def test_revisit_leaves_the_others_as_they_are() -> None:
 
 @pytest.mark.parametrize("inner", [Every(Mean(), 2), Revisit(Mean(), 3)])
 def test_revisiting_what_is_held_is_refused(inner: Rule) -> None:
-    with pytest.raises(TypeError, match="use Every or Revisit, and once"):
+    with pytest.raises(TypeError, match="changes what is held or revisited inside: use one"):
         Revisit(inner, 5)
+    with pytest.raises(TypeError, match="holds what Revisit changes: use one of them"):
+        Every(Until(Revisit(Mean(), 3), 9), 5)
 
 
 def test_mistakes_are_named() -> None:

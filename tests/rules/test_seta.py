@@ -14,7 +14,7 @@ from infobatch.rules.seta import cluster_borders
 
 
 @given(
-    st.lists(st.floats(0, 100, width=32), min_size=1, max_size=80).map(sorted),
+    st.lists(st.floats(0, 100, width=32) | st.integers(0, 9), min_size=1, max_size=80).map(sorted),
     st.integers(1, 8),
 )
 def test_each_value_is_nearest_to_the_mean_of_its_own_cluster(
@@ -26,6 +26,8 @@ def test_each_value_is_nearest_to_the_mean_of_its_own_cluster(
     assert 1 <= len(clusters) <= num_clusters
     assert all(len(cluster) for cluster in clusters)
     means = [cluster.mean() for cluster in clusters]
+    of = SeTa(num_groups=num_clusters).groups(torch.from_numpy(values), {}, 0).of
+    assert torch.bincount(of).tolist() == [len(cluster) for cluster in clusters]
     for cluster, own in zip(clusters, means, strict=True):
         for value in cluster:
             assert abs(value - own) <= min(abs(value - mean) for mean in means) + 1e-4

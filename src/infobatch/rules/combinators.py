@@ -72,7 +72,9 @@ class Every(Rule):
 
     def __post_init__(self) -> None:
         check_whole("period", self.period, at_least=1)
-        if _contains(self.rule, (Every, Revisit, Until)):
+        if _contains(self.rule, (Revisit,)):
+            raise TypeError(f"Every({self.rule!r}) holds what Revisit changes: use one of them.")
+        if _contains(self.rule, (Every, Until)):
             raise TypeError(
                 f"Every({self.rule!r}) would hold what is decided inside longer than it lasts: put "
                 "Every inside, as in Until(Every(rule, period), epoch), and once."
@@ -170,8 +172,7 @@ class Revisit(Rule):
         check_whole("period", self.period, at_least=1)
         if _contains(self.rule, (Every, Revisit)):
             raise TypeError(
-                f"Revisit({self.rule!r}) would change a selection that is held, or revisit twice: "
-                "use Every or Revisit, and once."
+                f"Revisit({self.rule!r}) changes what is held or revisited inside: use one of them."
             )
 
     @property
