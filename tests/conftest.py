@@ -12,6 +12,9 @@ from torch.utils.data import Dataset
 
 from infobatch import InfoBatch
 from infobatch.rules import (
+    IES,
+    RCAP,
+    RS2,
     RULES,
     UCB,
     Above,
@@ -21,9 +24,12 @@ from infobatch.rules import (
     Memory,
     PerClass,
     Probabilities,
+    Revisit,
     Rule,
+    SeTa,
     Tiers,
     Until,
+    Windows,
 )
 
 # One thread, here and in processes started from here: so sums are rounded alike on any machine.
@@ -93,6 +99,15 @@ def every_rule(num_samples: int) -> dict[str, Rule]:
     rules["every-per-class-full"] = Every(PerClass(Full(), labels(num_samples)), 2)
     rules["every-per-class-mean"] = Every(PerClass(Mean(), labels(num_samples)), 2)
     rules["every-per-class-ucb"] = Every(PerClass(UCB(), labels(num_samples)), 2)
+    rules["per-class-rs2"] = PerClass(RS2(), labels(num_samples))
+    rules["per-class-ies"] = PerClass(IES(), labels(num_samples))
+    rules["per-class-windows"] = PerClass(Windows(), labels(num_samples))
+    rules["every-seta"] = Every(SeTa(), 2)
+    rules["rcap-labels"] = RCAP(labels=labels(num_samples))
+    rules["every-rcap"] = Every(RCAP(labels=labels(num_samples)), 2)
+    rules["revisit-mean"] = Revisit(Mean(), 1)
+    rules["revisit-by-loss"] = Revisit(ByLoss(), 1)
+    rules["revisit-per-class-ucb"] = Revisit(PerClass(UCB(), labels(num_samples)), 2)
     rules["by-loss"] = ByLoss()
     rules["by-loss-unscaled"] = ByLoss(rescale=False)
     rules["every-by-loss"] = Every(ByLoss(), 3)

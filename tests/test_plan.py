@@ -59,12 +59,14 @@ def test_each_group_keeps_its_rounded_share() -> None:
     assert weights == {0: 2.0, 1: 1.0, 2: 2.5, 3: 1.0}
 
 
-def test_many_groups_are_thinned_like_few() -> None:
-    """Beyond eight groups another way is taken to find their members."""
-    of = torch.arange(4000) % 20
-    plan = draw(Groups(of.to(torch.uint8), keep=(0.25,) * 20), 0, 0)
-    assert torch.bincount(of[plan.indices]).tolist() == [50] * 20
-    assert set(plan.weights.tolist()) == {4.0}
+@pytest.mark.parametrize(("num_groups", "dtype"), [(20, torch.uint8), (70_000, torch.int32)])
+def test_many_groups_are_thinned_like_few(num_groups: int, dtype: torch.dtype) -> None:
+    """Beyond eight groups another way is taken to find their members, and beyond 65,536 a third."""
+    of = torch.arange(4 * num_groups) % num_groups
+    keep = (0.25, 0.5) * (num_groups // 2)
+    plan = draw(Groups(of.to(dtype), keep), 0, 0)
+    assert torch.bincount(of[plan.indices]).tolist() == [1, 2] * (num_groups // 2)
+    assert torch.equal(plan.weights, torch.tensor([4.0, 2.0])[plan.indices % 2])
 
 
 def test_equal_random_numbers_are_told_apart_at_random(monkeypatch: pytest.MonkeyPatch) -> None:

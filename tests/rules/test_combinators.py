@@ -7,13 +7,16 @@ from torch import Tensor
 from infobatch import Pruner
 from infobatch.plan import draw
 from infobatch.rules import (
+    UCB,
     Every,
     Groups,
+    Kakurenbo,
     Mean,
     Memory,
     PerClass,
     Probabilities,
     Random,
+    Revisit,
     Rule,
     Tiers,
     Until,
@@ -168,6 +171,53 @@ def test_what_is_not_remembered_per_sample_cannot_be_divided_into_classes() -> N
 def test_holding_what_does_not_last_is_refused(inner: Rule) -> None:
     with pytest.raises(TypeError, match="put Every inside"):
         Every(inner, 5)
+
+
+def run(rule: Rule, num_epochs: int = 14, num_samples: int = 60) -> list[set[int]]:
+    """Which samples each epoch trains, with losses that differ from epoch to epoch."""
+    pruner, kept = Pruner(num_samples, num_epochs, delta=1, rule=rule), []
+    for epoch in range(num_epochs):
+        indices = pruner.plan.indices
+        kept.append(set(indices.tolist()))
+        pruner.update(loss_of(indices + 7 * epoch) / 1009, indices)
+    return kept
+
+
+def longest_absence(kept: list[set[int]], num_samples: int = 60) -> int:
+    absences = []
+    for sample in range(num_samples):
+        marks = "".join("x" if sample in epoch else "." for epoch in kept)
+        absences.append(max(len(gap) for gap in marks.split("x")))
+    return max(absences)
+
+
+@pytest.mark.parametrize("period", [1, 2, 5])
+@pytest.mark.parametrize("rule", [Kakurenbo(0.5), Mean(0.9), ByLoss(), UCB(), Tiers()], ids=repr)
+def test_revisit_skips_no_sample_longer_than_it_says(rule: Rule, period: int) -> None:
+    assert longest_absence(run(Revisit(rule, period))) == period
+    assert longest_absence(run(rule)) > 5
+
+
+def test_revisit_leaves_the_others_as_they_are() -> None:
+    rule, scores = Revisit(Mean(), 2), torch.arange(100.0)
+    memory = rule.remember(scores, rule.init(100), 3, torch.arange(0, 100, 2), scores[::2])
+    groups = rule.groups(scores, memory, 4)
+    plan = draw(groups, 0, 4)
+    weights = dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))
+    # Odd ones were never trained, so they are due; of the even ones below the mean a half is kept.
+    assert all(weights[i] == 1.0 for i in range(1, 100, 2))
+    assert [i for i in weights if i % 2 == 0 and i >= 50] != []
+    low = [weights[i] for i in range(0, 50, 2) if i in weights]
+    assert len(low) == 12
+    assert sum(low) == pytest.approx(25)
+
+
+@pytest.mark.parametrize("inner", [Every(Mean(), 2), Revisit(Mean(), 3)])
+def test_revisiting_what_is_held_is_refused(inner: Rule) -> None:
+    with pytest.raises(TypeError, match="changes what is held or revisited inside: use one"):
+        Revisit(inner, 5)
+    with pytest.raises(TypeError, match="holds what Revisit changes: use one of them"):
+        Every(Until(Revisit(Mean(), 3), 9), 5)
 
 
 def test_mistakes_are_named() -> None:

@@ -143,7 +143,7 @@ def draw_figure(lines: list[dict[str, Any]], path: Path) -> None:
             if rule == "full" and name == "relative_bias":
                 continue  # none, which no logarithm shows
             values = [_mean_of(lines, rule, epoch, name) for epoch in epochs]
-            style = {"color": f"C{number}", "marker": markers[number]}
+            style = {"color": f"C{number}", "marker": markers[number % len(markers)]}
             axis.plot(epochs, values, label=rule, **style)
         axis.set(xlabel="epoch", title=title, yscale="log")
         axis.spines[["top", "right"]].set_visible(False)

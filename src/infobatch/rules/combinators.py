@@ -1,18 +1,20 @@
-"""Rules made of rules: until an epoch, every T epochs, per class."""
+"""Rules made of rules: until an epoch, every T epochs, again after T epochs, per class."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from infobatch.errors import check_whole
 from infobatch.groups import Groups, Probabilities, Selection
 from infobatch.rules.base import Memory, Rule, everything
+from infobatch.rules.classes import Classes
+
+NEVER = -1
+"""In place of an epoch."""
 
 
 def _contains(rule: Rule, kinds: tuple[type[Rule], ...]) -> bool:
@@ -70,6 +72,8 @@ class Every(Rule):
 
     def __post_init__(self) -> None:
         check_whole("period", self.period, at_least=1)
+        if _contains(self.rule, (Revisit,)):
+            raise TypeError(f"Every({self.rule!r}) holds what Revisit changes: use one of them.")
         if _contains(self.rule, (Every, Until)):
             raise TypeError(
                 f"Every({self.rule!r}) would hold what is decided inside longer than it lasts: put "
@@ -85,7 +89,7 @@ class Every(Rule):
         return self.rule.max_groups
 
     def init(self, num_samples: int) -> Memory:
-        held = {"held.epoch": torch.tensor(NOTHING_HELD), "held.rescale": torch.tensor(False)}
+        held = {"held.epoch": torch.tensor(NEVER), "held.rescale": torch.tensor(False)}
         if self.max_groups is None:
             held["held.p"] = torch.ones(num_samples, dtype=torch.float32)
         else:
@@ -95,15 +99,15 @@ class Every(Rule):
 
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
         decided = int(memory["held.epoch"])
-        if decided != NOTHING_HELD and decided <= epoch < decided + self.period:
+        if decided != NEVER and decided <= epoch < decided + self.period:
             return _held(memory)
-        return replace(self.rule.groups(scores, _without_held(memory), epoch), drawn_in=epoch)
+        return replace(self.rule.groups(scores, _without(memory, "held."), epoch), drawn_in=epoch)
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         selection = self.groups(scores, memory, epoch)
-        inner = self.rule.remember(scores, _without_held(memory), epoch, indices, losses)
+        inner = self.rule.remember(scores, _without(memory, "held."), epoch, indices, losses)
         return {**memory, **inner, **(self._hold(selection) if selection.prunes else {})}
 
     def _hold(self, selection: Selection) -> Memory:
@@ -126,10 +130,6 @@ class Every(Rule):
         )
 
 
-NOTHING_HELD = -1
-"""In place of the epoch of a decision."""
-
-
 def group_dtype(num_groups: int) -> torch.dtype:
     """The dtype of group numbers: `group_dtype(256)` is `torch.uint8`."""
     return torch.uint8 if num_groups <= 256 else torch.int32
@@ -149,9 +149,64 @@ def _kind(selection: Selection) -> str:
     return f"{len(selection.keep)} groups"
 
 
-def _without_held(memory: Memory) -> Memory:
-    """What the rule inside remembers."""
-    return {name: values for name, values in memory.items() if not name.startswith("held.")}
+def _without(memory: Memory, own: str) -> Memory:
+    """The memory of the rule inside: all but what the combinator keeps under names of its own."""
+    return {name: values for name, values in memory.items() if not name.startswith(own)}
+
+
+@dataclass(frozen=True)
+class Revisit(Rule):
+    """The rule, but no sample is skipped more than `period` epochs in a row.
+
+    For rules that skip a sample for good once it is skipped, since its score then never changes.
+
+    >>> from infobatch.rules import Kakurenbo
+    >>> Revisit(Kakurenbo(), 5).unbiased
+    False
+    """
+
+    rule: Rule
+    period: int
+
+    def __post_init__(self) -> None:
+        check_whole("period", self.period, at_least=1)
+        if _contains(self.rule, (Every, Revisit)):
+            raise TypeError(
+                f"Revisit({self.rule!r}) changes what is held or revisited inside: use one of them."
+            )
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rule.unbiased
+
+    @property
+    def max_groups(self) -> int | None:
+        most = self.rule.max_groups
+        return None if most is None else most + 1
+
+    def init(self, num_samples: int) -> Memory:
+        trained_in = torch.full((num_samples,), NEVER, dtype=torch.int32)
+        return {**self.rule.init(num_samples), "trained_in": trained_in}
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        selection = self.rule.groups(scores, _without(memory, "trained_in"), epoch)
+        due = epoch - memory["trained_in"] > self.period
+        if isinstance(selection, Probabilities):
+            return replace(selection, p=selection.p.masked_fill(due, 1.0))
+        keep = (*selection.keep, 1.0)
+        of = selection.of.to(group_dtype(len(keep))).masked_fill(due, len(keep) - 1)
+        return replace(selection, of=of, keep=keep)
+
+    def remember(
+        self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+    ) -> Memory:
+        inner = _without(memory, "trained_in")
+        trained_in = memory["trained_in"].clone()
+        trained_in[indices] = epoch
+        return {
+            **self.rule.remember(scores, inner, epoch, indices, losses),
+            "trained_in": trained_in,
+        }
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -167,9 +222,7 @@ class PerClass(Rule):
     """
 
     rule: Rule
-    members: tuple[Tensor, ...]
-    """The samples of each class."""
-    checksum: int
+    classes: Classes
 
     def __init__(self, rule: Rule, labels: Tensor | Sequence[int]) -> None:
         if _contains(rule, (Every,)):
@@ -182,20 +235,11 @@ class PerClass(Rule):
                     f"{rule!r} remembers {name!r}, which is not per sample and cannot be divided "
                     "into classes: give it a row for each sample."
                 )
-        classes = np.asarray(labels)
-        if classes.ndim != 1 or classes.dtype.kind not in "iu" or len(classes) == 0:
-            raise ValueError(
-                "labels must be one whole number per sample: pass the data set's targets."
-            )
-        by_class = np.argsort(classes, kind="stable")
-        starts = np.flatnonzero(np.diff(classes[by_class])) + 1
-        members = tuple(torch.from_numpy(part) for part in np.split(by_class, starts))
         object.__setattr__(self, "rule", rule)
-        object.__setattr__(self, "members", members)
-        object.__setattr__(self, "checksum", zlib.crc32(classes.astype(np.int64).tobytes()))
+        object.__setattr__(self, "classes", Classes.of(labels))
 
     def __repr__(self) -> str:
-        return f"PerClass({self.rule!r}, {len(self.members)} classes, checksum {self.checksum:08x})"
+        return f"PerClass({self.rule!r}, {self.classes!r})"
 
     @property
     def unbiased(self) -> bool:
@@ -204,32 +248,28 @@ class PerClass(Rule):
     @property
     def max_groups(self) -> int | None:
         most = self.rule.max_groups
-        return None if most is None else most * len(self.members)
+        return None if most is None else most * self.classes.num_classes
 
     def init(self, num_samples: int) -> Memory:
         return self.rule.init(num_samples)
 
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
-        num_labels = sum(len(members) for members in self.members)
-        if num_labels != len(scores):
-            raise ValueError(
-                f"labels has {num_labels} entries for {len(scores)} samples, expected one each."
-            )
+        self.classes.check(len(scores))
         selections: list[Selection] = []
-        for members in self.members:
+        for members in self.classes.members:
             remembered = {name: values[members] for name, values in memory.items()}
             selections.append(self.rule.groups(scores[members], remembered, epoch))
         rescale = all(selection.rescale for selection in selections)
         if any(isinstance(selection, Probabilities) for selection in selections):
             p = torch.empty(len(scores), dtype=torch.float32)
-            for members, selection in zip(self.members, selections, strict=True):
+            for members, selection in zip(self.classes.members, selections, strict=True):
                 p[members] = _per_sample(selection)
             return Probabilities(p, rescale=rescale)
         groups = [selection for selection in selections if isinstance(selection, Groups)]
         keep = tuple(fraction for part in groups for fraction in part.keep)
         of = torch.empty(len(scores), dtype=group_dtype(len(keep)))
         first = 0
-        for members, part in zip(self.members, groups, strict=True):
+        for members, part in zip(self.classes.members, groups, strict=True):
             of[members] = (part.of.int() + first).to(of.dtype)
             first += len(part.keep)
         return Groups(of=of, keep=keep, rescale=rescale)

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 
 from infobatch.rules.bandits import UCB, EpsilonGreedy
 from infobatch.rules.base import Rule
-from infobatch.rules.combinators import Every
+from infobatch.rules.combinators import Every, Revisit
 from infobatch.rules.full import Full
+from infobatch.rules.ies import IES
+from infobatch.rules.kakurenbo import Kakurenbo
 from infobatch.rules.mean import Above, Mean
 from infobatch.rules.random import Random
+from infobatch.rules.rcap import RCAP
+from infobatch.rules.rs2 import RS2
+from infobatch.rules.seta import SeTa
 from infobatch.rules.tiers import Tiers
+from infobatch.rules.windows import Windows
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,15 @@ def _ucb(prune_ratio: float = 0.5) -> Rule:
     return Every(UCB(prune_ratio), period=10)
 
 
+# Both rely on forwarding what they skip, in each epoch; trained again every sixth is our choice.
+def _ies() -> Rule:
+    return Revisit(IES(), period=5)
+
+
+def _kakurenbo(prune_ratio: float = 0.3) -> Rule:
+    return Revisit(Kakurenbo(prune_ratio), period=5)
+
+
 _INFOBATCH = "InfoBatch, Qin et al., ICLR 2024"
 _BANDITS = "Accelerating Deep Learning with Dynamic Data Pruning, Raju et al., 2021"
 
@@ -94,6 +109,24 @@ _ROWS = (
         unbiased=True,
     ),
     NamedRule(
+        name="ies",
+        make=_ies,
+        skips="the samples whose loss has stopped curving; each at most 5 epochs in a row",
+        paper="Instance-dependent Early Stopping, Yuan et al., ICLR 2025",
+        cost="one pass, five numbers per sample",
+        unbiased=False,
+    ),
+    NamedRule(
+        name="kakurenbo",
+        make=_kakurenbo,
+        skips="the fraction r with the lowest losses, where confidently right; each at most 5 "
+        "epochs in a row",
+        paper="KAKURENBO, Nguyen et al., NeurIPS 2023",
+        cost="one selection, a number per sample",
+        unbiased=False,
+        default_ratio=0.3,
+    ),
+    NamedRule(
         name="mean",
         make=Mean,
         skips="the fraction r of the samples below the mean loss: the paper's rule, the default",
@@ -121,6 +154,33 @@ _ROWS = (
         default_ratio=0.5,
     ),
     NamedRule(
+        name="rcap",
+        make=RCAP,
+        skips="the fraction r of all samples, fewer of hard classes and of hard samples in each",
+        paper="RCAP, Hassan et al., UAI 2025",
+        cost="an exponential per sample, a few passes",
+        unbiased=False,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="rs2",
+        make=RS2,
+        skips="the fraction r of all samples, none twice before all were trained",
+        paper="RS2, Okanovic et al., ICLR 2024",
+        cost="one pass, a byte per sample",
+        unbiased=False,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="seta",
+        make=SeTa,
+        skips="the fraction r of all samples, and in turn the easiest and the hardest groups",
+        paper="SeTa, Zhou et al., CVPR 2025",
+        cost="one sort",
+        unbiased=False,
+        default_ratio=0.1,
+    ),
+    NamedRule(
         name="tiers",
         make=Tiers,
         skips="75 % below the 20th percentile of the loss, 50 % from there to the 85th",
@@ -135,6 +195,15 @@ _ROWS = (
         paper=_BANDITS,
         cost="one selection per decision, two floats per sample",
         unbiased=False,
+        default_ratio=0.5,
+    ),
+    NamedRule(
+        name="windows",
+        make=Windows,
+        skips="the fraction r of the samples below the mean of losses of the same age",
+        paper="the idea of RePB, whose details are not public",
+        cost="two passes, four bytes per sample",
+        unbiased=True,
         default_ratio=0.5,
     ),
 )
