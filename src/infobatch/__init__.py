@@ -1,11 +1,17 @@
 """Unbiased dynamic data pruning for PyTorch: a third of the training saved, nothing lost."""
 
+import importlib
+import typing
+
 from infobatch import mixing, rules, schedule
 from infobatch.dataset import InfoBatch
 from infobatch.errors import OrderError, StateError
 from infobatch.loader import DataLoader
 from infobatch.plan import Plan
 from infobatch.pruner import Pruner, Savings
+
+if typing.TYPE_CHECKING:
+    from infobatch import selection
 
 __all__ = [
     "DataLoader",
@@ -18,6 +24,14 @@ __all__ = [
     "mixing",
     "rules",
     "schedule",
+    "selection",
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> typing.Any:
+    # Two dozen small files that training alone does not need: loaded when first used.
+    if name == "selection":
+        return importlib.import_module("infobatch.selection")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,6 +87,11 @@ class Statistics:
 
     def __or__(self, other: Statistics) -> Statistics:
         """Both together; where both have a field, that of `other`."""
+        if len(other) != len(self):
+            raise ValueError(
+                f"statistics of {len(self)} and of {len(other)} samples cannot be put together: "
+                "expected those of one data set."
+            )
         given = {f.name: getattr(other, f.name) for f in fields(other)}
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
