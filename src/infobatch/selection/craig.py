@@ -3,7 +3,8 @@
 Facility location with s_ij = C - norm(g_i - g_j), where g is the last layer's gradient and C is at
 least the largest distance. The weight of a chosen sample is how many samples it is the nearest of,
 itself included, so the weights sum to n. The gradients stand on the last layer and are never formed
-(see `Vectors`). Cost: O(n^2 (c + d)) once, then a few rows per choice; memory O(n) beside a block.
+(see `Vectors`). Cost: that of facility location, with c + d in the
+place of d.
 """
 
 from __future__ import annotations

@@ -144,6 +144,14 @@ class Rows:
         self._block = dict(zip(likely.tolist(), self._rows_of(likely), strict=True))
 
 
+def kept_if_small(rows_of: RowsOf, num_samples: int, device: torch.device) -> RowsOf:
+    """The same rows, from memory where the whole matrix fits a block."""
+    if num_samples > rows_in_block(num_samples):
+        return rows_of
+    matrix = rows_of(torch.arange(num_samples, device=device))
+    return matrix.__getitem__
+
+
 def sums_of_rows(rows_of: RowsOf, num_samples: int, device: torch.device) -> Tensor:
     """The sum of each row, in float64, without holding the matrix."""
     sums = [
