@@ -114,7 +114,7 @@ def numpy_herding(features: Floats, budget: int) -> list[int]:
     total = np.zeros_like(mean)
     chosen: list[int] = []
     for step in range(budget):
-        distances = norms - 2 * features @ ((step + 1) * mean - total)
+        distances = norms - 2 * (features @ ((step + 1) * mean - total))
         distances[chosen] = np.inf
         chosen.append(int(distances.argmin()))
         total += features[chosen[-1]]
@@ -126,7 +126,7 @@ def numpy_k_center(features: Floats, budget: int, start: int = 0) -> list[int]:
     nearest = np.full(len(features), np.inf, dtype=np.float32)
     while len(chosen) < budget:
         last = chosen[-1]
-        nearest = np.minimum(nearest, norms + norms[last] - 2 * features @ features[last])
+        nearest = np.minimum(nearest, norms + norms[last] - 2 * (features @ features[last]))
         nearest[chosen] = -np.inf
         chosen.append(int(nearest.argmax()))
     return chosen
@@ -134,7 +134,7 @@ def numpy_k_center(features: Floats, budget: int, start: int = 0) -> list[int]:
 
 def numpy_graph_cut(features: Floats, budget: int) -> list[int]:
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    gains = 0.5 * len(unit) + 0.5 * unit @ unit.sum(0)
+    gains = 0.5 * len(unit) + 0.5 * (unit @ unit.sum(0))
     chosen: list[int] = []
     for _ in range(budget):
         chosen.append(int(gains.argmax()))
