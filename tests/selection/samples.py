@@ -67,8 +67,8 @@ def pairs(num_samples: int, num_classes: int = 3) -> TensorDataset:
 def brute_gradients(statistics: Statistics) -> Tensor:
     """The last layer's gradients, one by one, by autograd; (samples, parameters)."""
     found = []
-    features, labels = statistics.get("features"), statistics.get("labels")
-    for h, p, label in zip(features, statistics.get("probabilities"), labels, strict=True):
+    features, labels = statistics.require("features"), statistics.require("labels")
+    for h, p, label in zip(features, statistics.require("probabilities"), labels, strict=True):
         logits = p.log()
         weight = torch.zeros(len(p), len(h), dtype=h.dtype, requires_grad=True)
         bias = torch.zeros(len(p), dtype=h.dtype, requires_grad=True)

@@ -27,10 +27,10 @@ def test_one_pass_gives_what_each_sample_gives_alone() -> None:
             features = network.body(x[None])[0]
             probabilities = network.head(features).softmax(0)
         one_hot = torch.eye(3)[label]
-        torch.testing.assert_close(found.get("features")[index], features)
-        torch.testing.assert_close(found.get("probabilities")[index], probabilities)
-        torch.testing.assert_close(found.get("el2n")[index], (probabilities - one_hot).norm())
-    assert found.get("labels").tolist() == [i % 3 for i in range(50)]
+        torch.testing.assert_close(found.require("features")[index], features)
+        torch.testing.assert_close(found.require("probabilities")[index], probabilities)
+        torch.testing.assert_close(found.require("el2n")[index], (probabilities - one_hot).norm())
+    assert found.require("labels").tolist() == [i % 3 for i in range(50)]
     assert found.grand is found.perturbation is None  # nobody asked
 
 
@@ -51,14 +51,14 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_another_layer_may_give_the_features() -> None:
     network = Network()
     found = collect(network, pairs(8), "herding", last_layer=network.body[0], progress=None)
-    torch.testing.assert_close(found.get("features"), pairs(8).tensors[0])
+    torch.testing.assert_close(found.require("features"), pairs(8).tensors[0])
 
 
 def test_convolutional_features_are_flattened() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 2))
     data = TensorDataset(torch.randn(6, 1, 4, 4), torch.arange(6) % 2)
     found = collect(model, data, "herding", last_layer=model[1], progress=None)
-    assert found.get("features").shape == (6, 8)
+    assert found.require("features").shape == (6, 8)
 
 
 def test_glister_gets_a_validation_set() -> None:
@@ -81,6 +81,9 @@ def test_what_the_pass_cannot_tell_is_refused() -> None:
         TypeError, match=r"the data set gives a Tensor, expected pairs \(x, label\)"
     ):
         collect(Network(), torch.randn(5, 5), "herding")  # type: ignore[arg-type]
+    soft = TensorDataset(torch.randn(5, 5), torch.rand(5, 3))
+    with pytest.raises(TypeError, match=r"labels of torch.float32 and shape \(3,\), expected the"):
+        collect(Network(), soft, "herding")
     with pytest.raises(ValueError, match="dataset is empty"):
         collect(Network(), pairs(0), "herding")
     with pytest.raises(ValueError, match="the model has no nn.Linear"):
@@ -158,6 +161,10 @@ def test_a_file_of_another_model_or_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="checksum .* give another path, or remove the file"):
         collect(network, pairs(12), "el2n", path=path)
     assert_same(Statistics.load(path), found)
+    features = tmp_path / "features.npz"
+    collect(network, pairs(12), "herding", path=features, progress=None)
+    with pytest.raises(StateError, match=r"features from layer head, expected .* layer body\.0"):
+        collect(network, pairs(12), "herding", last_layer=network.body[0], path=features)
     Statistics(el2n=torch.ones(12)).save(path)
     with pytest.raises(StateError, match="holds something else"):
         collect(network, pairs(12), "el2n", path=path)
@@ -189,9 +196,9 @@ def test_runs_are_averaged() -> None:
     found = collect_runs(train, data, ["el2n", "grand"], num_runs=4, progress=None)
     each = [collect(train(run), data, ["el2n", "grand"], progress=None) for run in range(4)]
     for name in ("el2n", "grand"):
-        mean = torch.stack([one.get(name) for one in each]).mean(0)
-        torch.testing.assert_close(found.get(name), mean)
-    assert found.get("labels").tolist() == each[0].get("labels").tolist()
+        mean = torch.stack([one.require(name) for one in each]).mean(0)
+        torch.testing.assert_close(found.require(name), mean)
+    assert found.require("labels").tolist() == each[0].require("labels").tolist()
 
 
 def test_interrupted_runs_go_on_with_the_next(tmp_path: Path) -> None:
@@ -244,7 +251,7 @@ def test_visits_are_those_of_the_loop() -> None:
     visits = Visits(12, ["forgetting", "tdds"])
     visit(visits, range(6))
     found = visits.statistics()
-    correct, changes = found.get("correct"), found.get("changes")
+    correct, changes = found.require("correct"), found.require("changes")
     assert correct.shape == (12, 6)
     for sample in range(12):
         epochs = [epoch for epoch in range(6) if sample or epoch % 2 == 0]

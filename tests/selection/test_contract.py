@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,13 @@ def test_the_table_has_the_documented_names() -> None:
         "facility-location", "forgetting", "glister", "grand", "graph-cut", "herding", "influence",
         "k-center", "least-confidence", "margin", "random", "tdds",
     ]  # fmt: skip
+
+
+def test_the_docs_have_the_rows_of_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
+    for name, method in METHODS.items():
+        needs = ", ".join(method.needs) or "nothing"
+        assert f"| `{name}` | {method.keeps} | {needs} | {method.paper} |" in page
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,7 +102,7 @@ def test_choosing_changes_no_statistics(name: str) -> None:
 def test_each_class_keeps_its_part(name: str) -> None:
     statistics = replace(everything(60), labels=torch.tensor([0] * 30 + [1] * 20 + [2] * 10))
     indices = METHODS[name](statistics, 12, statistics.labels).indices
-    assert statistics.get("labels")[indices].bincount().tolist() == [6, 4, 2]
+    assert statistics.require("labels")[indices].bincount().tolist() == [6, 4, 2]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -94,7 +94,7 @@ def test_the_start_of_k_center_is_random() -> None:
 @pytest.mark.usefixtures("_rows")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_contextual_diversity(seed: int) -> None:
-    probabilities = of_pass(20, seed=seed).get("probabilities").clone()
+    probabilities = of_pass(20, seed=seed).require("probabilities").clone()
     probabilities[3] = torch.tensor([1.0, 0.0, 0.0])  # its logarithm needs the epsilon
     probabilities[4] = torch.tensor([0.0, 0.0, 1.0])
     logs = (probabilities + 1e-8).log()
@@ -138,7 +138,7 @@ def test_graph_cut_decides_ties_by_the_lowest_index() -> None:
 @pytest.mark.usefixtures("_rows")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_facility_location(seed: int) -> None:
-    features = of_pass(20, seed=seed).get("features")
+    features = of_pass(20, seed=seed).require("features")
     similar = cosines(features)
 
     def value(chosen: list[int], x: int) -> float:
@@ -164,7 +164,7 @@ def test_facility_location_decides_ties_by_the_lowest_index(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("budget", [1, 2, 3, 4])
 def test_facility_location_is_near_the_best_subset(seed: int, budget: int) -> None:
-    features = of_pass(11, seed=seed).get("features")
+    features = of_pass(11, seed=seed).require("features")
     similar = cosines(features)
 
     def value(chosen: tuple[int, ...]) -> float:
@@ -192,6 +192,19 @@ def test_craig(seed: int) -> None:
     assert weights.tolist() == [int((nearest == place).sum()) for place in range(6)]
 
 
+def test_of_two_equal_choices_the_first_stands_for_all() -> None:
+    one = of_pass(1)
+    twins = Statistics(
+        labels=one.require("labels").repeat(5),
+        probabilities=one.require("probabilities").repeat(5, 1),
+        features=one.require("features").repeat(5, 1),
+    )
+    indices, weights = METHODS["craig"](twins, 2)
+    assert indices.tolist() == [0, 1]
+    assert weights is not None
+    assert weights.tolist() == [5, 0]
+
+
 @pytest.mark.parametrize("per_class", [False, True])
 def test_the_weights_of_craig_sum_to_the_data_set(per_class: bool) -> None:
     statistics = of_pass(50)
@@ -207,15 +220,17 @@ def test_glister(seed: int) -> None:
     statistics, validation = of_pass(15, seed=seed), of_pass(9, seed=seed + 100)
     budget, eta = 6, 0.1
     gradients = brute_gradients(statistics)
-    inputs = torch.cat([torch.ones(9, 1), validation.get("features")], 1)
-    before = validation.get("probabilities").log()
+    inputs = torch.cat([torch.ones(9, 1), validation.require("features")], 1)
+    before = validation.require("probabilities").log()
     layer = torch.zeros(3, 5, dtype=torch.float64)
 
     chosen: list[int] = []
     for _ in range(budget):
         moved = layer.clone().requires_grad_()
         logits = before + inputs @ moved.T
-        loss = torch.nn.functional.cross_entropy(logits, validation.get("labels"), reduction="sum")
+        loss = torch.nn.functional.cross_entropy(
+            logits, validation.require("labels"), reduction="sum"
+        )
         (of_validation,) = torch.autograd.grad(loss, moved)
         gains = gradients @ of_validation.flatten()
         chosen.append(max(set(range(15)) - set(chosen), key=lambda x: float(gains[x])))
@@ -226,8 +241,8 @@ def test_glister(seed: int) -> None:
 
 def test_the_validation_gradient_of_glister_is_updated() -> None:
     """Without updates it would choose the samples that agree most at the start."""
-    statistics = replace(of_pass(300), features=of_pass(300).get("features") * 10)
-    validation = replace(of_pass(50, seed=1), features=of_pass(50, seed=1).get("features") * 10)
+    statistics = replace(of_pass(300), features=of_pass(300).require("features") * 10)
+    validation = replace(of_pass(50, seed=1), features=of_pass(50, seed=1).require("features") * 10)
     of_validation = brute_gradients(validation).sum(0)
     at_start = (brute_gradients(statistics) @ of_validation).sort(descending=True).indices[:60]
     found = METHODS["glister"](replace(statistics, validation=validation), 60).indices
@@ -265,7 +280,7 @@ def test_dp_per_class_stands_on_the_hessian_of_all() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_d2(seed: int) -> None:
     statistics = replace(of_pass(20, seed=seed), el2n=of_pass(20, seed=seed).probabilities[:, 0])  # type: ignore[index]
-    features, own = statistics.get("features"), statistics.get("el2n").double()
+    features, own = statistics.require("features"), statistics.require("el2n").double()
     distances = torch.stack([torch.stack([(a - b).norm() for b in features]) for a in features])
     distances.fill_diagonal_(torch.inf)
     neighbours = [row.argsort()[:5].tolist() for row in distances]
@@ -286,7 +301,7 @@ def test_d2(seed: int) -> None:
 def test_the_neighbours_of_d2_are_those_of_all_distances() -> None:
     from infobatch.selection.d2 import nearest_neighbours
 
-    features = of_pass(40).get("features")
+    features = of_pass(40).require("features")
     distances, indices = nearest_neighbours(vectors.Vectors((features,)), 5)
     full = torch.cdist(features, features).fill_diagonal_(torch.inf)
     assert torch.equal(indices, full.argsort(1)[:, :5])
@@ -294,7 +309,7 @@ def test_the_neighbours_of_d2_are_those_of_all_distances() -> None:
 
 
 def test_dq_draws_equally_from_bins_of_graph_cut() -> None:
-    features = of_pass(30).get("features")
+    features = of_pass(30).require("features")
     similar = cosines(features)
     left, bins = list(range(30)), []
     for _ in range(10):
@@ -318,7 +333,7 @@ def test_dq_draws_equally_from_bins_of_graph_cut() -> None:
 
 
 def test_the_mean_of_herding_is_nearer_than_that_of_random_subsets() -> None:
-    features = of_pass(400).get("features").exp()
+    features = of_pass(400).require("features").exp()
     statistics = Statistics(features=features)
 
     def distance(name: str, seed: int) -> float:
@@ -330,7 +345,7 @@ def test_the_mean_of_herding_is_nearer_than_that_of_random_subsets() -> None:
 
 
 def test_k_center_covers_at_least_half_as_well_as_the_best() -> None:
-    features = of_pass(12).get("features")
+    features = of_pass(12).require("features")
     distances = torch.cdist(features, features)
 
     def radius(chosen: tuple[int, ...]) -> float:
@@ -367,8 +382,8 @@ def test_ccs(seed: int) -> None:
 def test_ccs_spreads_over_strata_of_equal_width() -> None:
     statistics = Statistics(el2n=torch.linspace(0, 1, 1111) ** 3)
     chosen = METHODS["ccs"](statistics, 50).indices
-    left = statistics.get("el2n").sort().values[:1000]  # a tenth is dropped
-    strata = (statistics.get("el2n")[chosen] / left[-1] * 50).long().clamp(max=49)
+    left = statistics.require("el2n").sort().values[:1000]  # a tenth is dropped
+    strata = (statistics.require("el2n")[chosen] / left[-1] * 50).long().clamp(max=49)
     assert strata.bincount(minlength=50).tolist() == [1] * 50
 
 

@@ -34,7 +34,7 @@ def test_uncertainty(name: str, order: list[int]) -> None:
 
 @pytest.mark.parametrize("name", ["least-confidence", "margin", "entropy"])
 def test_uncertainty_against_loops(name: str) -> None:
-    rows = of_pass(50, 4).get("probabilities")
+    rows = of_pass(50, 4).require("probabilities")
     values = {
         "least-confidence": [max(row) for row in rows.tolist()],
         "margin": [sorted(row)[-1] - sorted(row)[-2] for row in rows.tolist()],
@@ -48,6 +48,11 @@ def test_uncertainty_against_loops(name: str) -> None:
 def test_collected_scores_keep_the_highest_and_of_equal_ones_the_first(name: str) -> None:
     statistics = Statistics(**{name: torch.tensor([0.1, 3.0, 0.2, 3.0, 5.0])})  # type: ignore[arg-type]
     assert METHODS[name](statistics, 3).indices.tolist() == [4, 1, 3]
+
+
+def test_many_equal_scores_are_taken_from_the_front() -> None:
+    found = METHODS["el2n"](Statistics(el2n=torch.ones(5000)), 2000).indices
+    assert torch.equal(found, torch.arange(2000))
 
 
 def test_forgetting() -> None:
@@ -99,8 +104,8 @@ def test_products_of_gradients_need_no_gradients() -> None:
 def test_influence_against_the_hessian_of_autograd() -> None:
     """A model with these probabilities: its last layer is 0, on top of fixed logits."""
     statistics = of_pass(12)
-    logits, labels = statistics.get("probabilities").log(), statistics.get("labels")
-    inputs = torch.cat([torch.ones(12, 1), statistics.get("features")], 1)
+    logits, labels = statistics.require("probabilities").log(), statistics.require("labels")
+    inputs = torch.cat([torch.ones(12, 1), statistics.require("features")], 1)
 
     def mean_loss(layer: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits + inputs @ layer.view(3, 5).T, labels)
@@ -137,7 +142,7 @@ def network() -> Network:
 def test_gradient_norms_against_autograd(network: Network) -> None:
     network.body[0].bias.requires_grad_(False)
     data = pairs(40)
-    found = collect(network, data, "grand", progress=None).get("grand")
+    found = collect(network, data, "grand", progress=None).require("grand")
     network.eval()
     for index, (x, label) in enumerate(zip(*data.tensors, strict=True)):
         loss = nn.functional.cross_entropy(network(x[None]), label[None])

@@ -60,7 +60,7 @@ def test_other_columns_of_a_table_are_left_alone(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "train.parquet")
     assert table.num_rows == 5
     assert table["labels"].to_pylist() == [0, 1, 2, 0, 1]
-    assert np.allclose(table["features"].to_pylist(), everything(5).get("features"))
+    assert np.allclose(table["features"].to_pylist(), everything(5).require("features"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -118,18 +118,20 @@ def test_numbers_come_in_any_form() -> None:
         correct=torch.tensor([[True], [False]]),
         probabilities=torch.ones(2, 1, dtype=torch.float64),
     )
-    assert statistics.get("labels").dtype == torch.int64
-    assert statistics.get("el2n").dtype == torch.float32
-    assert statistics.get("features").dtype == torch.float32
-    assert not statistics.get("features").requires_grad
-    assert statistics.get("correct").tolist() == [[1], [0]]
-    assert statistics.get("probabilities").dtype == torch.float64  # precision is not thrown away
+    assert statistics.require("labels").dtype == torch.int64
+    assert statistics.require("el2n").dtype == torch.float32
+    assert statistics.require("features").dtype == torch.float32
+    assert not statistics.require("features").requires_grad
+    assert statistics.require("correct").tolist() == [[1], [0]]
+    assert (
+        statistics.require("probabilities").dtype == torch.float64
+    )  # precision is not thrown away
 
 
 def test_two_statistics_make_one() -> None:
     together = Statistics(el2n=[1.0, 2.0], grand=[1.0, 1.0]) | Statistics(el2n=[3.0, 4.0])  # type: ignore[arg-type]
-    assert together.get("el2n").tolist() == [3.0, 4.0]
-    assert together.get("grand").tolist() == [1.0, 1.0]
+    assert together.require("el2n").tolist() == [3.0, 4.0]
+    assert together.require("grand").tolist() == [1.0, 1.0]
     with pytest.raises(ValueError, match="of 2 and of 3 samples cannot be put together"):
         Statistics(2) | Statistics(el2n=torch.ones(3))
 

@@ -109,7 +109,7 @@ def by_score(
 
 def highest(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """The samples with the highest scores; of equal ones those with the lowest index."""
-    return Chosen(statistics.get("scores").sort(descending=True, stable=True).indices[:budget])
+    return Chosen(statistics.require("scores").sort(descending=True, stable=True).indices[:budget])
 
 
 def quotas(budget: int, sizes: Sequence[int]) -> list[int]:
@@ -137,7 +137,7 @@ def draw(candidates: Tensor, num: int, rng: Generator) -> Tensor:
 
 def _check_labels(labels: Tensor | Sequence[int], statistics: Statistics) -> Tensor:
     """As a tensor with one class per sample, or raise."""
-    checked = Statistics(labels=labels).get("labels")  # type: ignore[arg-type]  # made a tensor
+    checked = Statistics(labels=labels).require("labels")  # type: ignore[arg-type]  # made a tensor
     if len(checked) != len(statistics):
         raise ValueError(
             f"labels has {len(checked)} entries, expected one for each of the {len(statistics)} "

@@ -21,7 +21,7 @@ NUM_STRATA = 50
 
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Draw evenly from strata of difficulty, without the hardest samples."""
-    difficulty = statistics.get("el2n")
+    difficulty = statistics.require("el2n")
     num_dropped = min(int(BETA * len(difficulty)), len(difficulty) - budget)
     is_left = torch.ones(len(difficulty), dtype=torch.bool, device=difficulty.device)
     is_left[highest(Statistics(scores=difficulty), num_dropped, rng).indices] = False

@@ -111,7 +111,8 @@ def collect_runs(
         else:
             # A running mean, so that the file always holds a finished average.
             means = {
-                name: (total.get(name) * run + found.get(name)) / (run + 1) for name in averaged
+                name: (total.require(name) * run + found.require(name)) / (run + 1)
+                for name in averaged
             }
             total |= Statistics(**means)  # type: ignore[arg-type]  # mypy takes ** for num_samples
         if path is not None:
@@ -171,8 +172,7 @@ class _Pass:
         self.done = 0
 
     def run(self, validation: Statistics | None) -> Statistics:
-        # A file is known by the model and the statistics it was made with.
-        mark = f"{','.join(sorted(self.needs))} of a model with checksum {checksum(self.model)}"
+        mark = self._mark()
         self._resume(mark)
         saved = monotonic()
         try:
@@ -187,6 +187,14 @@ class _Pass:
             self._save(mark, validation)
         return self._statistics(validation)
 
+    def _mark(self) -> str:
+        """The statistics, the model and the layer that a file was made with."""
+        mark = f"{','.join(sorted(self.needs))} of a model with checksum {checksum(self.model)}"
+        if "features" not in self.needs:
+            return mark
+        layers = [name for name, layer in self.model.named_modules() if layer is self.last_layer]
+        return f"{mark}, features from layer {', '.join(layers)}"
+
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         rest = Subset(self.dataset, range(self.done, self.num_samples))
         loader = DataLoader(rest, self.batch_size, num_workers=self.num_workers)
@@ -196,6 +204,12 @@ class _Pass:
                     f"the data set gives a {type(batch).__name__}, expected pairs (x, label)."
                 )
             x, labels = batch
+            # Checked here: a pass of hours must not end with labels that were cut to whole numbers.
+            if labels.dim() != 1 or labels.is_floating_point():
+                raise TypeError(
+                    f"the data set gives labels of {labels.dtype} and shape "
+                    f"{tuple(labels.shape[1:])}, expected the number of a class."
+                )
             yield x.to(self.parameter.device), labels
 
     def _of_batch(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -207,6 +221,7 @@ class _Pass:
                 found["probabilities"] = logits.float().softmax(1)
                 if features is not None:
                     found["features"] = features
+            if "el2n" in self.needs:
                 statistics = Statistics(labels=labels, probabilities=found["probabilities"])
                 found["el2n"] = statistics.errors().norm(dim=1)
             if "grand" in self.needs:

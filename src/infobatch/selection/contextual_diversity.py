@@ -20,7 +20,7 @@ EPSILON = 1e-8
 
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Choose the sample whose prediction is farthest from all chosen, again and again."""
-    distances = symmetric_divergences(statistics.get("probabilities"))
+    distances = symmetric_divergences(statistics.require("probabilities"))
     return farthest_first(distances, len(statistics), budget, rng)
 
 

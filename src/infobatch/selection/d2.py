@@ -24,7 +24,7 @@ FORWARD, REVERSE = 1.0, 0.1
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Take the highest score and lower its neighbours', again and again."""
     distances, neighbours = nearest_neighbours(features(statistics), NUM_NEIGHBOURS)
-    own = statistics.get("el2n").cpu().double()
+    own = statistics.require("el2n").cpu().double()
     scores = (own + ((-FORWARD * distances).exp() * own[neighbours]).sum(1)).tolist()
     factors, links = (-REVERSE * distances).exp().tolist(), neighbours.tolist()
     # An entry is valid while its score is the sample's; every change of a score adds an entry.

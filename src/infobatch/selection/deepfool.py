@@ -25,7 +25,7 @@ OVERSHOOT = 0.02
 
 def score(statistics: Statistics) -> Tensor:
     """The negative norm of each sample's perturbation, as it was collected."""
-    return -statistics.get("perturbation")
+    return -statistics.require("perturbation")
 
 
 def perturb(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def prepare(statistics: Statistics) -> Statistics:
 
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Keep what is left when the samples that move the parameters least have been dropped."""
-    vectors = statistics.get("features")
+    vectors = statistics.require("features")
     nowhere = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
     dropped = follow(vectors, nowhere, len(vectors) - budget)
     is_kept = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device)

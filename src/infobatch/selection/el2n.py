@@ -13,4 +13,4 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The norm of each sample's error, as it was collected."""
-    return statistics.get("el2n")
+    return statistics.require("el2n")

@@ -13,5 +13,5 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The entropy of the predicted probabilities; 0 log 0 is 0."""
-    entropies: Tensor = torch.special.entr(statistics.get("probabilities")).sum(1)
+    entropies: Tensor = torch.special.entr(statistics.require("probabilities")).sum(1)
     return entropies

@@ -36,7 +36,7 @@ class Cover(NamedTuple):
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Choose greedily by how much better all samples are covered."""
     similarities = cosine_similarities(features(statistics))
-    device = statistics.get("features").device
+    device = statistics.require("features").device
     return Chosen(cover(similarities, len(statistics), budget, device).chosen)
 
 

@@ -14,7 +14,7 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The number of forgetting events, or the number of visits where nothing was ever learned."""
-    correct = statistics.get("correct")
+    correct = statistics.require("correct")
     events = ((correct[:, :-1] == 1) & (correct[:, 1:] == 0)).sum(1)
     never_learned = ~(correct == 1).any(1)
     # Between V visits there are at most V - 1 events, so V is more than any.

@@ -25,10 +25,10 @@ def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     assert statistics.validation is not None  # in `needs`, so it was checked
     errors, inputs = gradients(statistics).factors
     validation = statistics.validation
-    val_inputs = with_one(validation.get("features").to(inputs.dtype))
-    one_hot = validation.get("probabilities") - validation.errors()
+    val_inputs = with_one(validation.require("features").to(inputs.dtype))
+    one_hot = validation.require("probabilities") - validation.errors()
     # Softmax ignores a constant, so the logarithm of the probabilities can stand for the logits.
-    logits = validation.get("probabilities").to(inputs.dtype).clamp(min=1e-30).log()
+    logits = validation.require("probabilities").to(inputs.dtype).clamp(min=1e-30).log()
     chosen = []
     is_chosen = torch.zeros(len(errors), dtype=torch.bool, device=errors.device)
     for _ in range(budget):

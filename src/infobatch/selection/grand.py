@@ -14,4 +14,4 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The norm of each sample's gradient, as it was collected."""
-    return statistics.get("grand")
+    return statistics.require("grand")

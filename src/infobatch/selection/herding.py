@@ -16,7 +16,7 @@ from infobatch.selection.statistics import Statistics
 
 def choose(statistics: Statistics, budget: int, rng: Generator) -> Chosen:
     """Choose greedily by the distance of the means."""
-    features = statistics.get("features")
+    features = statistics.require("features")
     return Chosen(follow(features, features.mean(0, dtype=torch.float64), budget))
 
 

@@ -40,9 +40,9 @@ def solve(factor: Tensor, errors: Tensor, inputs: Tensor) -> Tensor:
 
 def damped_hessian(statistics: Statistics) -> Tensor:
     """The Cholesky factor of the damped Hessian of the last layer."""
-    features = statistics.get("features")
+    features = statistics.require("features")
     inputs = with_one(features)
-    probabilities = statistics.get("probabilities").to(inputs.dtype)
+    probabilities = statistics.require("probabilities").to(inputs.dtype)
     (num_samples, width), num_classes = inputs.shape, probabilities.shape[1]
     if num_classes * width > MOST_PARAMETERS:
         most = MOST_PARAMETERS // num_classes - 1

@@ -12,4 +12,4 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The negative of the largest probability."""
-    return -statistics.get("probabilities").amax(1)
+    return -statistics.require("probabilities").amax(1)

@@ -12,7 +12,7 @@ from infobatch.selection.statistics import Statistics
 
 def score(statistics: Statistics) -> Tensor:
     """The negative of the gap between the two largest probabilities."""
-    probabilities = statistics.get("probabilities")
+    probabilities = statistics.require("probabilities")
     if probabilities.shape[1] < 2:
         raise ValueError("probabilities has one class, expected at least 2 to have a margin.")
     two = probabilities.topk(2).values

@@ -100,8 +100,8 @@ class Statistics:
         rows = {name: value[indices] for name, value in self._rows().items()}
         return Statistics(len(indices), **rows, validation=self.validation)
 
-    def get(self, name: str) -> Tensor:
-        """A field that must be there: `statistics.get("features")`."""
+    def require(self, name: str) -> Tensor:
+        """A field that must be there: `statistics.require("features")`."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(f"statistics.{name} is None, expected it: {HOW_TO_GET[name]}.")
@@ -110,7 +110,7 @@ class Statistics:
 
     def errors(self) -> Tensor:
         """Softmax less the one-hot label: the gradient of cross entropy by the logits."""
-        labels, errors = self.get("labels"), self.get("probabilities").clone()
+        labels, errors = self.require("labels"), self.require("probabilities").clone()
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < errors.shape[1]:
             raise ValueError(
                 f"labels go from {int(labels.min())} to {int(labels.max())}, expected classes of "
@@ -179,7 +179,7 @@ def check_finite(statistics: Statistics, names: Iterable[str]) -> None:
                 )
             check_finite(statistics.validation, ("labels", "probabilities", "features"))
             continue
-        value = statistics.get(name)
+        value = statistics.require(name)
         # A sample with fewer visits than others has no number for the visits it lacks. The sum
         # needs no memory; it may be infinite without an infinity in it, so look again then.
         if name == "changes" or value.sum().isfinite():

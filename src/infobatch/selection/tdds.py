@@ -21,7 +21,7 @@ BETA = 0.9
 
 def score(statistics: Statistics) -> Tensor:
     """The weighted sum over all windows; visits that some samples did not have are left out."""
-    changes = statistics.get("changes")
+    changes = statistics.require("changes")
     changes = changes[:, ~changes.isnan().any(0)]
     num_changes = changes.shape[1]
     if num_changes < 2:

@@ -71,12 +71,12 @@ class Vectors:
 
 def features(statistics: Statistics) -> Vectors:
     """The features of each sample."""
-    return Vectors((statistics.get("features"),))
+    return Vectors((statistics.require("features"),))
 
 
 def gradients(statistics: Statistics) -> Vectors:
     """The gradient of each sample's cross entropy by the last layer's bias and weights."""
-    inputs = statistics.get("features")
+    inputs = statistics.require("features")
     errors = statistics.errors().to(inputs.dtype)
     return Vectors((errors, with_one(inputs)))
 
@@ -104,7 +104,7 @@ def squared_distances(vectors: Vectors) -> RowsOf:
         rows = vectors.products(indices).mul_(-2).add_(norms).add_(norms[indices].unsqueeze(1))
         rows.clamp_(min=0)
         # Rounding leaves a little here, of which a square root would make more.
-        rows[torch.arange(len(indices), device=rows.device), indices] = 0
+        rows[torch.arange(len(indices), device=indices.device), indices] = 0
         return rows
 
     return rows_of
