@@ -393,3 +393,24 @@ def test_random_is_uniform() -> None:
         rng = torch.Generator().manual_seed(seed)
         counts[METHODS["random"](Statistics(10), 3, None, rng).indices] += 1
     assert float((counts - 600).abs().max()) < 5 * (2000 * 0.3 * 0.7) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["k-center", "contextual-diversity", "graph-cut", "facility-location", "craig", "dq", "d2"],
+)
+def test_no_block_is_larger_than_its_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be a matrix of all pairs is computed a few rows at a time."""
+    sizes: list[int] = []
+    multiply = Tensor.__matmul__
+
+    def note(left: Tensor, right: Tensor) -> Tensor:
+        product = multiply(left, right)
+        sizes.append(product.numel())
+        return product
+
+    statistics = replace(of_pass(300), el2n=torch.rand(300))
+    monkeypatch.setattr(vectors, "BLOCK", 3000)
+    monkeypatch.setattr(Tensor, "__matmul__", note)
+    METHODS[name](statistics, 100)
+    assert 300 <= max(sizes) <= 3000
