@@ -1,6 +1,6 @@
 """Measure, print, and write RESULTS.md, results.json and growth.png.
 
-    python -m benchmarks                    # everything, about a quarter of an hour
+    python -m benchmarks                    # everything, about twenty-five minutes
     python -m benchmarks plan step          # some sections; writes nothing unless told where,
                                             # and there puts them in the place of older ones
     python -m benchmarks --small --out /tmp # sizes for a trial
@@ -27,6 +27,7 @@ from benchmarks import (
     merging,
     planning,
     scale,
+    selection,
     steps,
     training,
 )
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[], Section]] = {
     "training": training.section,
     "growth": growth.section,
     "shards": scale.sharded_section,
+    "selection": selection.section,
 }
 SMALL: dict[str, Callable[[], Section]] = {
     "plan": lambda: planning.section([2_000]),
@@ -56,6 +58,7 @@ SMALL: dict[str, Callable[[], Section]] = {
     "training": lambda: training.section(num_epochs=3, turns=1),
     "growth": lambda: growth.section([1_000, 2_000]),
     "shards": lambda: scale.sharded_section(20_000, 4),
+    "selection": lambda: selection.section(3_000, 16, 300, per_class_size=400, num_classes=4),
 }
 
 

@@ -12,9 +12,12 @@ from benchmarks.__main__ import SECTIONS, SMALL, main
 from benchmarks.numpy_scripts import SCRIPTS
 from benchmarks.planning import after_first_epoch, plan_once
 from benchmarks.scale import agreed_order_statistic, sharded_section
+from benchmarks.selection import OURS, clustered, numpy_k_center, submodlib_peers
+from benchmarks.selection import SCRIPTS as SELECTION_SCRIPTS
 from benchmarks.table import Aim, Row, Section, as_markdown, as_text, in_words
 from benchmarks.timing import exponential
 from infobatch.rules import RULES
+from infobatch.selection import METHODS, Statistics
 
 
 def test_all_of_it_in_small_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +79,25 @@ def test_a_script_does_what_the_rule_does(name: str) -> None:
         assert np.quantile(kept, quantile) == pytest.approx(
             np.quantile(kept_by_rule, quantile), abs=0.1
         )
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_script_chooses_what_the_method_chooses(name: str) -> None:
+    features = clustered(300, 16)
+    ours = OURS[name](features, 30).tolist()
+    script = numpy_k_center if name == "k-center" else SELECTION_SCRIPTS[name]
+    start = {"start": ours[0]} if name == "k-center" else {}
+    assert script(features.numpy(), 30, **start) == ours
+
+
+def test_the_peers_choose_what_we_choose() -> None:
+    features = clustered(300, 16)
+    peers = submodlib_peers()
+    if not peers:
+        pytest.skip("submodlib is not installed")
+    assert peers["graph-cut"](features.numpy(), 30) == OURS["graph-cut"](features, 30).tolist()
+    ours = METHODS["facility-location"](Statistics(features=features), 30).indices
+    assert peers["facility-location"](features.numpy(), 30) == ours.tolist()
 
 
 def test_an_aim_is_judged_as_a_ratio_or_as_a_value() -> None:

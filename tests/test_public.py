@@ -27,14 +27,14 @@ def test_the_public_names() -> None:
     assert infobatch.__all__ == sorted(infobatch.__all__)
     assert infobatch.__all__ == [
         "DataLoader", "InfoBatch", "OrderError", "Plan", "Pruner", "Savings", "StateError",
-        "mixing", "rules", "schedule",
+        "mixing", "rules", "schedule", "selection",
     ]  # fmt: skip
     public = {
         name
         for name, value in vars(infobatch).items()
         if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert public == set(infobatch.__all__) - {"mixing", "rules", "schedule"}
+    assert public == set(infobatch.__all__) - {"mixing", "rules", "schedule", "selection"}
 
 
 def test_the_documented_members() -> None:
@@ -92,7 +92,7 @@ def test_experiments_report_and_command_line_are_leaves() -> None:
     leaves = {"cli", "experiments", "report"}
     for path in set(SOURCE.rglob("*.py")) - LEAVES:
         assert not leaves & {module.split(".")[0] for module in imports_of(path)}, path
-    public_modules = {"", "mixing", "rules", "schedule"}
+    public_modules = {"", "mixing", "rules", "schedule", "selection"}
     for path in LEAVES:
         outside = {m for m in imports_of(path) if m.split(".")[0] not in leaves}
         assert outside <= public_modules, path
@@ -108,6 +108,19 @@ def test_scores_rules_and_plan_do_not_know_each_other() -> None:
     assert imports_of(SOURCE / "plan.py") <= {"groups", "errors"}
     for path in (SOURCE / "rules").glob("*.py"):
         assert {m for m in imports_of(path) if not m.startswith("rules")} <= {"groups", "errors"}
+
+
+def test_selection_knows_nothing_of_training() -> None:
+    for path in (SOURCE / "selection").glob("*.py"):
+        imported = {module for module in imports_of(path) if not module.startswith("selection")}
+        assert imported <= {"errors"}, path
+
+
+def test_the_public_names_of_selection() -> None:
+    assert infobatch.selection.__all__ == [
+        "METHODS", "Chosen", "Method", "Statistics", "Subset", "Visits", "collect",
+        "collect_runs", "select",
+    ]  # fmt: skip
 
 
 def test_importing_patches_nothing_and_loads_only_torch_and_numpy() -> None:

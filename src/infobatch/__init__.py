@@ -1,5 +1,8 @@
 """Unbiased dynamic data pruning for PyTorch: a third of the training saved, nothing lost."""
 
+import importlib
+import typing
+
 from infobatch import mixing, rules, schedule
 from infobatch.dataset import InfoBatch
 from infobatch.errors import OrderError, StateError
@@ -7,6 +10,9 @@ from infobatch.loader import DataLoader
 from infobatch.plan import Plan
 from infobatch.pruner import Pruner
 from infobatch.state import Savings
+
+if typing.TYPE_CHECKING:
+    from infobatch import selection
 
 __all__ = [
     "DataLoader",
@@ -19,6 +25,14 @@ __all__ = [
     "mixing",
     "rules",
     "schedule",
+    "selection",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
+
+
+def __getattr__(name: str) -> typing.Any:
+    # Two dozen small files that training alone does not need: loaded when first used.
+    if name == "selection":
+        return importlib.import_module("infobatch.selection")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
