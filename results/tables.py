@@ -14,10 +14,10 @@ from typing import Any
 
 from scipy.stats import t
 
-from infobatch.report.comparisons import Comparison, Method, compare
-from infobatch.report.rows import row
-from infobatch.report.runs import read
-from infobatch.report.statistics import judge
+from infobatch_lab.report.comparisons import Comparison, Method, compare
+from infobatch_lab.report.rows import row
+from infobatch_lab.report.runs import read
+from infobatch_lab.report.statistics import judge
 
 MARGIN = 0.005
 COLUMNS = (
