@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import torch
 from torch import Tensor
-
-
-def generator(*key: int | str) -> torch.Generator:
-    """Random numbers for this key alone: `generator("augment", seed, epoch, place)`.
-
-    What is drawn for a batch depends on its place in the run, not on the batches before: a resumed
-    run needs no state of a generator.
-    """
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
 def crop_and_flip(images: Tensor, rng: torch.Generator, *, crop: int, flip: bool) -> Tensor:

@@ -1,45 +1,42 @@
-"""The command line: `infobatch demo`, `train`, `compare`, `report`, `rules`, `plan`.
+"""The command line: `infobatch demo`, `train`, `compare`, `queue`, `report`, `rules`, `plan`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
-stopped by Ctrl-C.
+stopped by Ctrl-C. The options of a run are derived from `Settings` and from the tasks' `Options`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, asdict, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import torch
 import typer
 from rich.table import Table
 
 import infobatch
-from infobatch_lab import data as data_sets
-from infobatch_lab import runs
-from infobatch_lab.compare import (
-    News,
-    Workshop,
-    grid,
-    matched,
-    one_after_another,
-    pending,
-    side_by_side,
-)
-from infobatch_lab.data import Task
-from infobatch_lab.display import fetching, out, running, show, tell
+from infobatch_lab import rules, runs, tasks
+from infobatch_lab.checkpoints import Checkpoint, DiscardedCheckpoint
+from infobatch_lab.comparison import compare as comparisons_of
+from infobatch_lab.display import duration, fetching, out, running, show, tell
 from infobatch_lab.errors import UserError
-from infobatch_lab.planning import plan_for, rule_facts
+from infobatch_lab.images import default_folder
+from infobatch_lab.options import in_words
 from infobatch_lab.processes import process_group, rank, stop_on_signal
-from infobatch_lab.report import results, write
-from infobatch_lab.report.comparisons import DELTA
+from infobatch_lab.queue import QueueFile, QueueState, seconds_left
+from infobatch_lab.report import check_margin, results, write
 from infobatch_lab.runs import Run
-from infobatch_lab.settings import OPTIMIZERS, Settings, settings, settings_of
-from infobatch_lab.summary import summary
-from infobatch_lab.train import Keeping, SetAside, Stopped, train
+from infobatch_lab.scores_file import plan_for
+from infobatch_lab.settings import Settings, declared, settings
+from infobatch_lab.sweep import SWEPT, Event, Pending, SweepConfig, grid, run_sweep
+from infobatch_lab.tasks import Task
+from infobatch_lab.training import Progress, Stopped, train
 
 STOPPED = 130
 """The exit code of a program that Ctrl-C has stopped."""
@@ -58,7 +55,7 @@ app = typer.Typer(
 
 
 def run() -> None:
-    """The whole program: a user's mistake is one sentence and an exit code."""
+    """Run the program: a user's mistake is one sentence and an exit code."""
     try:
         app()
     except UserError as error:
@@ -79,38 +76,75 @@ def examples(*lines: str) -> str:
     return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
-# Options that several commands have ---------------------------------------------------------------
+# Options ------------------------------------------------------------------------------------------
 
-Data = Annotated[
-    str, typer.Option(help="digits, mnist, fashion-mnist, cifar10, cifar100 or folder:PATH.")
-]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where the data sets' files are, or go. [default: a cache directory]"),
+    typer.Option(help="Folder of the data sets' files [default: a cache directory]"),
 ]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="tiny, convnet, resnet8-pooled, resnet8, resnet14, resnet18, resnet50 or timm:NAME."
-    ),
-]
-Epochs = Annotated[int | None, typer.Option(help="What suits the data set, unless given.")]
-BatchSize = Annotated[int | None, typer.Option(help="Of all processes together.")]
-LearningRate = Annotated[
-    float | None, typer.Option("--lr", help="The highest. What suits the optimizer, unless given.")
-]
-Curve = Annotated[str, typer.Option("--schedule", help="onecycle, cosine or constant.")]
-Smoothing = Annotated[float, typer.Option(help="Of the labels.")]
-Mixup = Annotated[float, typer.Option(help="Alpha of MixUp; 0 is off.")]
-Cutmix = Annotated[float, typer.Option(help="Alpha of CutMix; 0 is off.")]
-Amp = Annotated[bool, typer.Option("--amp", help="Compute in bfloat16 where it is safe.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the network.")]
 CheckpointEvery = Annotated[
-    int, typer.Option(min=0, help="Epochs between checkpoints; 0 for none but that of Ctrl-C.")
+    int, typer.Option(min=0, help="Epochs between checkpoints; 0: only when stopped by Ctrl-C")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a script.")]
-Out = Annotated[Path, typer.Option("--out", help="The folder for runs.jsonl and checkpoints.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a script")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for runs.jsonl and checkpoints")]
 
+
+def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
+    """A setting as an option. One that is not given is None, so that the data set may say it."""
+    flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
+    text, choices = field.metadata["help"], field.metadata["choices"]
+    if field.name == "model":
+        of_tasks = [name for recipe in tasks.RECIPES.values() for name in recipe.task.models]
+        choices = list(dict.fromkeys(of_tasks))
+    if choices:
+        text += f": {in_words(choices)}"
+    if swept:
+        kind, text = str, f"{text}; one or more, separated by commas"
+    if "[default" not in text:
+        default = "per data set" if field.default is MISSING else field.default
+        text += "" if default is False else f" [default: {default}]"
+    annotation = Annotated[kind | None, typer.Option(flag, help=text)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)
+
+
+def setting_options(*, sweep: bool) -> list[inspect.Parameter]:
+    """The options of all settings: those of every run, and those of single tasks."""
+    kinds: dict[type, None] = {Settings: None}
+    kinds |= {recipe.task.Options: None for recipe in tasks.RECIPES.values()}
+    found: dict[str, inspect.Parameter] = {}
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for name, field in declared(kind).items():
+            if name == "data" or (sweep and name in ("rule", "seed")):
+                continue
+            swept = sweep and name in SWEPT
+            found.setdefault(name, option(field, hints[name], swept=swept))
+    return list(found.values())
+
+
+def with_settings(*, sweep: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting; it gets them as one dict, `given`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        extra = setting_options(sweep=sweep)
+        names = {parameter.name for parameter in extra}
+        own = inspect.signature(command, eval_str=True)
+        kept = [p for p in own.parameters.values() if p.name != "given"]
+
+        def called(**values: Any) -> None:
+            given = {name: values.pop(name) for name in list(values) if name in names}
+            command(given=given, **values)
+
+        first, *others = (p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept)
+        called.__signature__ = own.replace(parameters=[first, *extra, *others])  # type: ignore[attr-defined]
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        return called
+
+    return decorate
+
+
+Data = Annotated[str, typer.Option(help=f"Data set: {in_words(list(tasks.RECIPES))}")]
 
 # Commands -----------------------------------------------------------------------------------------
 
@@ -125,83 +159,51 @@ Out = Annotated[Path, typer.Option("--out", help="The folder for runs.jsonl and 
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
 )
+@with_settings(sweep=False)
 def train_command(
+    given: dict[str, Any],
     data: Data = "digits",
     data_dir: DataDir = None,
-    model: Model = None,
-    rule: Annotated[str, typer.Option(help="See `infobatch rules`; or mean-unscaled.")] = "mean",
-    prune_ratio: Annotated[float | None, typer.Option(help="The rule's own, unless given.")] = None,
-    delta: Annotated[float, typer.Option(help="The part of the epochs that may prune.")] = DELTA,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, adamw, radam, lars or lamb.")] = "sgd",
-    lr: LearningRate = None,
-    schedule: Curve = "onecycle",
-    label_smoothing: Smoothing = 0.0,
-    mixup: Mixup = 0.0,
-    cutmix: Cutmix = 0.0,
-    amp: Amp = False,
-    compile: Compile = False,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that fetch batches.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that fetch batches")] = 0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with this run's checkpoint, if there is one.")
+        bool, typer.Option("--resume", help="Resume from this run's checkpoint, if there is one")
     ] = False,
     checkpoint_every: CheckpointEvery = 5,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log below OUT/tensorboard.")
+        bool, typer.Option("--tensorboard", help="Log to OUT/tensorboard")
     ] = False,
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """Train once, and add a line to OUT/runs.jsonl."""
-    chosen = settings(
-        data,
-        rule=rule,
-        seed=seed,
-        model=model,
-        optimizer=optimizer,
-        schedule=schedule,
-        prune_ratio=prune_ratio,
-        delta=delta,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        label_smoothing=label_smoothing,
-        mixup=mixup,
-        cutmix=cutmix,
-        amp=amp,
-        compile=compile,
-    )
-    keeping = Keeping(
-        out_folder / "checkpoints" / f"{chosen.name}.pt",
-        resume,
-        checkpoint_every,
-        out_folder / "tensorboard" / chosen.name if tensorboard else None,
-    )
-    if resume and not keeping.checkpoint.exists():
-        tell(f"no checkpoint in {keeping.checkpoint.parent} for these settings: starting anew.")
+    chosen = settings(data, **given)
+    path = out_folder / "checkpoints" / f"{chosen.name}.pt"
+    checkpoint = Checkpoint(path, resume, checkpoint_every)
+    if resume and not path.exists():
+        tell(f"no checkpoint in {path.parent} for these settings: starting anew.")
     task = load(data, data_dir)
     if rank() == 0:
         runs.prepare(out_folder / RUNS)
-    with process_group(), stop_on_signal() as stop, running(1) as hear:
+    with process_group(), stop_on_signal() as stop, running(lambda: (0, 1, "")) as listen:
         done = train(
             chosen,
             task,
-            keeping,
+            checkpoint,
             workers=workers,
+            tensorboard=out_folder / "tensorboard" / chosen.name if tensorboard else None,
+            figures=out_folder / "figures" / chosen.name,
             stop=stop,
-            report=lambda progress: hear(chosen, progress),
+            report=lambda progress: listen(chosen, progress),
         )
     if isinstance(done, Stopped):
         stop_here(f"stopped in epoch {done.epoch}; the same command with --resume goes on.")
     if rank() == 0:
         runs.append(out_folder / RUNS, done)
-        keeping.forget()
+        checkpoint.delete()
         if as_json:
             print(json.dumps(done))
         else:
-            show(summary([done]), f"{data}, {chosen.model}, {chosen.epochs} epochs")
+            show_or_print([runs.run_of(done)], False, title_of(chosen))
 
 
 @app.command(
@@ -212,77 +214,42 @@ def train_command(
         "infobatch compare --rules full,mean --optimizer sgd,adamw,radam,lars,lamb --json",
     )
 )
+@with_settings(sweep=True)
 def compare(
+    given: dict[str, Any],
     data: Data = "digits",
+    rule_names: Annotated[
+        str, typer.Option("--rules", help="Rules, separated by commas")
+    ] = "full,mean,tiers,random",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     data_dir: DataDir = None,
-    model: Model = None,
-    rules: Annotated[str, typer.Option(help="Separated by commas.")] = "full,mean,tiers,random",
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from seed 0 on.")] = 3,
-    prune_ratios: Annotated[
-        str | None, typer.Option("--prune-ratio", help="One or more, separated by commas.")
-    ] = None,
-    deltas: Annotated[str, typer.Option("--delta", help="One or more, separated by commas.")] = str(
-        DELTA
-    ),
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    optimizers: Annotated[
-        str, typer.Option("--optimizer", help="One or more, separated by commas.")
-    ] = "sgd",
-    lr: LearningRate = None,
-    schedule: Curve = "onecycle",
-    label_smoothing: Smoothing = 0.0,
-    mixup: Mixup = 0.0,
-    cutmix: Cutmix = 0.0,
-    amp: Amp = False,
-    compile: Compile = False,
     match_forwards: Annotated[
         str | None,
         typer.Option(
             help="Also train fully for as many forward passes as this rule made (dagger rows); "
-            "one or more rules, separated by commas."
+            "one or more rules, separated by commas"
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time")] = 1,
     checkpoint_every: CheckpointEvery = 5,
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Train a grid of rules and seeds; what OUT/runs.jsonl holds already is not run again."""
-    base = settings(
-        data,
-        rule="full",
-        model=model,
-        schedule=schedule,
-        epochs=epochs,
-        batch_size=batch_size,
-        label_smoothing=label_smoothing,
-        mixup=mixup,
-        cutmix=cutmix,
-        amp=amp,
-        compile=compile,
-    )
-    cells = grid(
-        base,
-        rules=split("rules", rules),
-        seeds=range(seeds),
-        prune_ratios=[None] if prune_ratios is None else numbers("prune-ratio", prune_ratios),
-        deltas=numbers("delta", deltas),
-        optimizers=[
-            (name, OPTIMIZERS.get(name, 1.0) if lr is None else lr)
-            for name in split("optimizer", optimizers)
-        ],
-    )
+    """Train a grid of rules and seeds. Runs that OUT/runs.jsonl has already are not repeated."""
+    for name in SWEPT:
+        if given.get(name) is not None:
+            as_given = numbers if name in ("prune_ratio", "delta") else split
+            given[name] = as_given(name.replace("_", "-"), given[name])
+    given["rule"] = split("rules", rule_names)
+    cells = grid(data, seeds=range(seeds), **given)
     matching = [] if match_forwards is None else split("match-forwards", match_forwards)
-    if unmatched := [rule for rule in matching if rule not in split("rules", rules)]:
+    if unmatched := [rule for rule in matching if rule not in given["rule"]]:
         raise UserError(
-            f"match-forwards is {unmatched[0]!r}, which is not one of the rules {rules}."
+            f"match-forwards is {unmatched[0]!r}, which is not one of the rules {rule_names}."
         )
-    workshop = Workshop(
-        data_dir or data_sets.default_folder(), out_folder / "checkpoints", checkpoint_every
-    )
-    finished = run_cells(cells, matching, workshop, out_folder / RUNS, jobs)
-    show_or_print(finished, as_json, f"{data}, {base.model}, {base.epochs} epochs")
+    file = out_folder / RUNS
+    finished = run_cells(cells, matching, file, data_dir, jobs, checkpoint_every)
+    show_or_print(finished, as_json, title_of(cells[0]))
 
 
 @app.command(
@@ -292,27 +259,24 @@ def compare(
     )
 )
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 5,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time. [default: one per core, 4 at most]")
+        int | None, typer.Option(min=1, help="Runs at a time [default: one per core, at most 4]")
     ] = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="The folder it writes.")] = Path(
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for runs and report")] = Path(
         "infobatch-demo"
     ),
     as_json: Json = False,
 ) -> None:
     """See it work, in about a minute: four rules on scikit-learn's digits, and a report."""
-    cells = grid(settings("digits"), rules=["full", "mean", "tiers", "random"], seeds=range(seeds))
+    cells = grid("digits", seeds=range(seeds), rule=["full", "mean", "tiers", "random"])
     file = out_folder / DEMO_RUNS
-    if not pending(cells, runs.read(file, lambda note: None)):
+    if not len(Pending(cells, [], runs.read_file(file))):
         file.unlink()  # a finished one is shown anew, a stopped one goes on
-    workshop = Workshop(
-        data_sets.default_folder(), out_folder / "demo-checkpoints", checkpoint_every=0
-    )
     num_jobs = jobs or min(torch.get_num_threads(), 4)
-    finished = run_cells(cells, [], workshop, file, num_jobs)
+    finished = run_cells(cells, [], file, None, num_jobs, checkpoint_every=0)
     show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
-    page = write_report([file], out_folder, 0.5)
+    page = write_report([file], out_folder, None)
     if as_json:
         tell(f"report in {page}")
     else:
@@ -328,19 +292,23 @@ def demo(
 )
 def report(
     files: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...", help="Files of runs, or folders with them.")
+        list[Path], typer.Argument(metavar="RUNS...", help="Files of runs, or folders with them")
     ],
-    out_folder: Annotated[Path, typer.Option("--out", help="The folder it writes.")] = Path(
-        "report"
-    ),
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the page")] = Path("report"),
     margin: Annotated[
-        float, typer.Option(help="What counts as lossless, in points of accuracy.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Largest loss that counts as lossless, in the metric's unit "
+            "[default: the metric's own, 0.5 points of accuracy]"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a page with tables and figures of finished runs, and print its path."""
-    if not 0 < margin < 100:
-        raise UserError(f"margin is {margin:g}, expected points of accuracy, 0 < margin < 100.")
+    try:
+        check_margin(margin)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     found: list[Path] = []
     for path in files:
         if not path.exists():
@@ -352,8 +320,7 @@ def report(
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
     page = write_report(found, out_folder, margin)
     if as_json:
-        comparisons = results(found, margin=margin / 100)
-        print(json.dumps({"page": str(page), "comparisons": comparisons}))
+        print(json.dumps({"page": str(page), "comparisons": results(found, margin=margin)}))
     else:
         print(page)
 
@@ -367,13 +334,13 @@ def report(
 )
 def rules_command(as_json: Json = False) -> None:
     """List the rules: what each is, what it costs, and whether it is biased."""
-    rows = rule_facts()
+    rows = [rules.facts(name) for name in infobatch.rules.RULES]
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps([asdict(row) for row in rows]))
         return
     table = Table("rule", "unbiased", "from", "cost", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["rule"], "yes" if row["unbiased"] else "no", row["paper"], row["cost"])
+        table.add_row(row.rule, "yes" if row.unbiased else "no", row.paper, row.cost)
     out.print(table)
 
 
@@ -385,18 +352,19 @@ def rules_command(as_json: Json = False) -> None:
     )
 )
 def plan(
-    file: Annotated[
-        Path, typer.Argument(metavar="SCORES", help="A score per sample: .npy, .csv or .parquet.")
-    ],
-    rule: Annotated[str, typer.Option(help="See `infobatch rules`.")] = "mean",
-    prune_ratio: Annotated[float | None, typer.Option(help="The rule's own, unless given.")] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Of a table. [default: the only one, or `score`]")
+    file: Annotated[Path, typer.Argument(metavar="SCORES", help="A .npy, .csv or .parquet file")],
+    rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
+    prune_ratio: Annotated[
+        float | None,
+        typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the scores [default: score, or the only one]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Say what a rule would keep of these scores in an epoch, without training."""
+    """Show what a rule would keep of a file of scores, without training."""
     facts = plan_for(file, rule=rule, prune_ratio=prune_ratio, column=column, seed=seed)
     if as_json:
         print(json.dumps(facts))
@@ -416,7 +384,7 @@ def plan(
 
 @app.callback(invoke_without_command=True)
 def version_option(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
 ) -> None:
     """Unbiased dynamic data pruning for PyTorch: try it, measure it, report it."""
     if version:
@@ -424,67 +392,192 @@ def version_option(
         raise typer.Exit
 
 
-# What the commands share --------------------------------------------------------------------------
+# The queue ----------------------------------------------------------------------------------------
+
+queue_app = typer.Typer(rich_markup_mode=None, add_completion=False)
+app.add_typer(
+    queue_app,
+    name="queue",
+    epilog=examples(
+        "infobatch queue",
+        "infobatch queue --out results/camvid --json",
+        "infobatch queue pause          # `infobatch queue resume` lets it go on",
+        "infobatch queue run            # after a kill: what is left, without the command",
+    ),
+)
+
+
+@queue_app.callback(invoke_without_command=True)
+def queue(context: typer.Context, out_folder: Out = Path("runs"), as_json: Json = False) -> None:
+    """Show what a comparison has still to run, and how long it will take."""
+    if context.invoked_subcommand is not None:
+        return
+    file = QueueFile(out_folder / RUNS)
+    status = queue_status(file)
+    if as_json:
+        print(json.dumps(status))
+        return
+    if not status["runs"]:
+        print(f"nothing is queued in {out_folder}.")
+        return
+    table = Table("run", "seed", "state", box=None, pad_edge=False)
+    for row in status["runs"]:
+        state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
+        table.add_row(row["rule"], str(row["seed"]), state)
+    out.print(table)
+    left = status["seconds_left"]
+    words = "" if left is None or not status["num_left"] else f", about {duration(left)} left"
+    print(f"{status['num_done']} of {len(status['runs'])} runs finished{words}.")
+    if status["paused"]:
+        print("It is paused: `infobatch queue resume` lets it go on.")
+    elif status["num_left"] and not status["alive"]:
+        print("Nobody works on it: `infobatch queue run` goes on.")
+
+
+@queue_app.command()
+def pause(out_folder: Out = Path("runs")) -> None:
+    """Hold all runs between two steps, say while speed is measured."""
+    QueueFile(out_folder / RUNS).pause()
+    tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
+
+
+@queue_app.command()
+def resume(out_folder: Out = Path("runs")) -> None:
+    """Let paused runs go on."""
+    QueueFile(out_folder / RUNS).resume()
+
+
+@queue_app.command("run")
+def run_queue(
+    out_folder: Out = Path("runs"), data_dir: DataDir = None, as_json: Json = False
+) -> None:
+    """Run what is left, as after a kill."""
+    file = QueueFile(out_folder / RUNS)
+    state = file.read()
+    if not state.cells:
+        raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
+    finished = run_cells(
+        state.cells, state.matching, file.runs_file, data_dir, state.jobs, state.checkpoint_every
+    )
+    show_or_print(finished, as_json, title_of(state.cells[0]))
+
+
+def queue_status(file: QueueFile) -> dict[str, Any]:
+    """The queue in plain numbers and words."""
+    state = file.read()
+    finished = runs.read_file(file.runs_file)
+    pending = Pending(state.cells, state.matching, finished)
+    waiting = set(pending)
+    rows = [
+        {
+            "name": cell.name,
+            "rule": cell.label,
+            "seed": cell.seed,
+            "state": (
+                "done"
+                if cell not in waiting
+                else "at work"
+                if cell.name in state.at_work
+                else "waiting"
+            ),
+            "fraction": state.at_work.get(cell.name, 0.0) if cell in waiting else 1.0,
+        }
+        for cell in pending.wanted
+    ]
+    return {
+        "paused": file.is_paused,
+        "alive": state.process is not None,
+        "num_done": len(rows) - len(waiting),
+        "num_left": len(waiting),
+        "seconds_left": seconds_left(waiting, finished, at_work=state.at_work, jobs=state.jobs),
+        "runs": rows,
+    }
+
+
+# Parts that commands share ------------------------------------------------------------------------
+
+WRITE_SECONDS = 2.0
+"""How often the progress of runs at work is written to the queue's file."""
 
 
 def load(data: str, folder: Path | None) -> Task:
-    """A data set, fetched with a bar where it is missing."""
-    with fetching() as heard:
-        return data_sets.load(data, folder or data_sets.default_folder(), heard)
+    """A task with its data, fetched with a bar where it is missing."""
+    with fetching() as progress:
+        return tasks.load(data, folder or default_folder(), progress)
 
 
 def run_cells(
     cells: Sequence[Settings],
     matching: Sequence[str],
-    workshop: Workshop,
     file: Path,
+    data_dir: Path | None,
     num_jobs: int,
+    checkpoint_every: int,
 ) -> list[Run]:
-    """Train what the file does not hold yet, then what is matched to it; returns all of these."""
-    wanted = list(cells)
-
-    def finished() -> list[Run]:
-        found = {settings_of(run): run for run in runs.read(file, lambda note: None)}
-        return [found[cell] for cell in wanted if cell in found]
-
-    runs.read(file, tell)  # what cannot be read is told of, once
-    task = load(cells[0].data, workshop.data_folder)
+    """Train what the file does not hold yet, and what is matched to it; returns all of these."""
+    pending = Pending(cells, matching, runs.read_file(file, tell))
+    task = load(cells[0].data, data_dir)
     runs.prepare(file)
-    run_missing(pending(cells, finished()), workshop, file, num_jobs, task)
-    for rule in matching:
-        cut = matched(finished(), rule)
-        wanted += cut
-        run_missing(pending(cut, finished()), workshop, file, num_jobs, task)
-    return finished()
+    if len(pending):
+        run_pending(pending, matching, file, data_dir, num_jobs, checkpoint_every, task)
+    return pending.finished
 
 
-def run_missing(
-    cells: Sequence[Settings], workshop: Workshop, file: Path, num_jobs: int, task: Task
+def run_pending(
+    pending: Pending,
+    matching: Sequence[str],
+    file: Path,
+    data_dir: Path | None,
+    num_jobs: int,
+    checkpoint_every: int,
+    task: Task,
 ) -> None:
-    """Train these, and write each down when it is done."""
-    if not cells:
-        return
-    num_finished = 0
-    with running(len(cells)) as show_progress:
+    """Train these, write each down when it is done, and keep the queue's file up to date."""
+    queue_file = QueueFile(file)
+    config = SweepConfig(
+        data_dir or default_folder(), file.parent, checkpoint_every, queue_file.pause_file
+    )
+    others = [c for c in queue_file.read().cells if c not in pending.wanted]
+    state = QueueState(
+        (*others, *pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
+    )
+    queue_file.write(state)
+    last_written = time.monotonic()
 
-        def hear(cell: Settings, heard: News) -> None:
-            nonlocal num_finished
-            if isinstance(heard, dict):
-                runs.append(file, heard)
-                workshop.keeping(cell).forget()
-                num_finished += 1
-            elif isinstance(heard, SetAside):
-                tell(heard.sentence)
-            show_progress(cell, heard)
+    def overall() -> tuple[int, int, str]:
+        left = [cell for cell in pending.wanted if cell in set(pending) or cell.name in at_work]
+        seconds = seconds_left(left, pending.finished, at_work=at_work, jobs=num_jobs)
+        words = "" if seconds is None or not left else f"about {duration(seconds)} left"
+        return len(pending.finished), len(pending.wanted), words
 
-        if num_jobs == 1:
-            one_after_another(cells, workshop, hear, task=task)
-        else:
-            side_by_side(cells, workshop, hear, num_jobs=num_jobs)
-    if num_finished < len(cells):
+    at_work: dict[str, float] = {}
+    with running(overall) as show_progress:
+
+        def listen(cell: Settings, event: Event) -> None:
+            nonlocal last_written
+            if isinstance(event, dict):
+                runs.append(file, event)
+                config.checkpoint(cell).delete()
+            elif isinstance(event, DiscardedCheckpoint):
+                tell(event.sentence)
+            if isinstance(event, Progress):
+                at_work[cell.name] = event.fraction
+            else:
+                at_work.pop(cell.name, None)
+            if time.monotonic() - last_written > WRITE_SECONDS or isinstance(event, dict):
+                last_written = time.monotonic()
+                wanted = (*others, *pending.wanted)
+                queue_file.write(replace(state, cells=wanted, at_work=dict(at_work)))
+            show_progress(cell, event)
+
+        run_sweep(pending, config, listen, num_jobs=num_jobs, task=task)
+    num_done, num_wanted = len(pending.finished), len(pending.wanted)
+    if num_done < num_wanted:
         stop_here(
-            f"stopped with {num_finished} of {len(cells)} runs finished; the same command goes on."
+            f"stopped with {num_done} of {num_wanted} runs finished; the same command goes on."
         )
+    if not others:
+        queue_file.delete()
 
 
 def stop_here(sentence: str) -> NoReturn:
@@ -509,18 +602,23 @@ def numbers(option: str, text: str) -> list[float]:
         raise UserError(f"{option} is {text!r}, expected numbers separated by commas.") from None
 
 
+def title_of(cell: Settings) -> str:
+    """The head of a table of runs."""
+    return f"{cell.data}, {cell.model}, {cell.epochs} epochs"
+
+
 def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
-    """The summary of a comparison, for people or for a script."""
-    rows = summary(finished)
+    """Print a comparison, for people or for a script."""
+    comparisons, _ = comparisons_of(finished)
     if as_json:
-        print(json.dumps([row.as_dict() for row in rows]))
+        print(json.dumps([row.as_dict() for c in comparisons for row in c.rows()]))
     else:
-        show(rows, title)
+        show(comparisons, title)
 
 
-def write_report(files: list[Path], folder: Path, margin: float) -> Path:
-    """The page of `infobatch_lab.report`; `margin` in points."""
+def write_report(files: list[Path], folder: Path, margin: float | None) -> Path:
+    """The page of `infobatch_lab.report`."""
     try:
-        return write(files, folder, margin=margin / 100)
+        return write(files, folder, margin=margin)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         raise UserError(str(error)) from error

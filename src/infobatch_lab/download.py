@@ -1,4 +1,4 @@
-"""Fetch a data set from its own home, checked, and never left half-written."""
+"""Fetch a data set from its own home: checked, and never left half-written."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from infobatch_lab.errors import UserError
 TIMEOUT = 30
 """Seconds without an answer after which a server counts as out of reach."""
 
+Fetching = Callable[[str, int, int], None]
+"""Is called while a file is fetched, with its name, the bytes so far and the bytes in all."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -31,7 +34,7 @@ class Source:
 def fetch(
     source: Source,
     target: Path,
-    progress: Callable[[str, int, int], None],
+    progress: Fetching,
     *,
     missing: Sequence[str] = (),
 ) -> None:
@@ -67,7 +70,7 @@ def part_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
-def copy_to(part: Path, url: str, progress: Callable[[str, int, int], None]) -> str:
+def copy_to(part: Path, url: str, progress: Fetching) -> str:
     """Write what a server sends to `part`; returns its checksum."""
     digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as out:

@@ -20,11 +20,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from infobatch import Pruner
+from infobatch_lab import rules
 from infobatch_lab.augment import mean_and_std, normalise
-from infobatch_lab.data import default_folder, load
 from infobatch_lab.errors import optional
+from infobatch_lab.images import default_folder, read_digits
 from infobatch_lab.provenance import provenance
-from infobatch_lab.settings import EXPERIMENT_RULES, rule_of, settings
+from infobatch_lab.settings import settings
+from infobatch_lab.tasks.classification import Classification
 from infobatch_lab.training import Training
 
 EPOCHS = (0, 4, 9, 19, 29)
@@ -51,10 +53,9 @@ def per_sample_gradients(model: torch.nn.Module, inputs: Tensor, labels: Tensor)
 
 def drawn_weights(scores: Tensor, rule: str, num_draws: int) -> Tensor:
     """A row for each draw of an epoch: the weight of every sample, 0 where it is skipped."""
-    of = rule_of(settings("digits", rule=rule))
     rows = torch.zeros(num_draws, len(scores))
     for seed in range(num_draws):
-        pruner = Pruner(len(scores), num_epochs=2, delta=1, rule=of, seed=seed)
+        pruner = Pruner(len(scores), num_epochs=2, delta=1, rule=rules.create(rule), seed=seed)
         pruner.update(scores, torch.arange(len(scores)))
         rows[seed, pruner.plan.indices] = pruner.plan.weights
     return rows
@@ -101,16 +102,16 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Train on digits, and compare every rule's gradient at the end of each of these epochs."""
     chosen = settings("digits", rule="full", seed=seed, epochs=num_epochs)
-    task = load("digits", default_folder())
-    training = Training(chosen, task)
-    inputs = normalise(task.train.images, *mean_and_std(task.train.images))
+    data = read_digits(default_folder(), lambda *_: None)
+    training = Training(chosen, Classification(data))
+    inputs = normalise(data.train.images, *mean_and_std(data.train.images))
     found = []
     for progress in training.steps():
         if progress.finished is None or progress.epoch not in epochs:
             continue
-        gradients = per_sample_gradients(training.model, inputs, task.train.labels)
+        gradients = per_sample_gradients(training.model, inputs, data.train.labels)
         scores = training.train_data.scores
-        for rule in EXPERIMENT_RULES:
+        for rule in rules.NAMES:
             weights = drawn_weights(scores, rule, num_draws)
             found.append(
                 {
@@ -139,7 +140,7 @@ def draw_figure(lines: list[dict[str, Any]], path: Path) -> None:
         ("noise_to_signal", "noise to signal of a sample (B.3)"),
     )
     for axis, (name, title) in zip(axes, panels, strict=True):
-        for number, rule in enumerate(EXPERIMENT_RULES):
+        for number, rule in enumerate(rules.NAMES):
             if rule == "full" and name == "relative_bias":
                 continue  # none, which no logarithm shows
             values = [_mean_of(lines, rule, epoch, name) for epoch in epochs]

@@ -15,7 +15,10 @@ import numpy
 import torch
 
 import infobatch
+import infobatch_lab
 from infobatch_lab.processes import num_processes
+
+PACKAGES = (infobatch, infobatch_lab)
 
 
 def provenance() -> dict[str, Any]:
@@ -41,13 +44,15 @@ def provenance() -> dict[str, Any]:
 
 @lru_cache
 def commit() -> str | None:
-    """The commit of this package's own source, marked where files differ; None if installed."""
-    folder = Path(infobatch.__file__).parent
+    """The commit of the source, marked where files differ; None if installed."""
+    library, laboratory = (Path(package.__file__ or "").parent for package in PACKAGES)
     # Asked for a tracked file of ours: a clone of something else may lie around an installation.
-    if git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+    if git(library, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    revision = git(folder, "rev-parse", "HEAD")
-    changed = git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".")
+    revision = git(library, "rev-parse", "HEAD")
+    changed = git(
+        library, "status", "--porcelain", "--untracked-files=no", "--", ".", str(laboratory)
+    )
     return f"{revision}-dirty" if changed else revision
 
 

@@ -1,36 +1,34 @@
-"""A run, step by step: a data set, a network, a rule, and what came of them."""
+"""A run, step by step. Knows no task by name: a task brings data, network, losses and metric."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 from torch.utils.data import DataLoader
 
 from infobatch import InfoBatch
-from infobatch.mixing import Mixed
 from infobatch.schedule import Schedule
-from infobatch_lab import models
-from infobatch_lab.augment import crop_and_flip, generator, mean_and_std, mix, normalise
-from infobatch_lab.data import Task
+from infobatch_lab import rules
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError, optional
-from infobatch_lab.processes import num_processes, rank, total
+from infobatch_lab.processes import all_agree_to_stop, num_processes, rank, total
 from infobatch_lab.provenance import provenance
-from infobatch_lab.report.runs import FORMAT
-from infobatch_lab.runs import Run
-from infobatch_lab.settings import Settings, rule_of
+from infobatch_lab.runs import FORMAT, Line
+from infobatch_lab.seeding import generator, seed_of
+from infobatch_lab.settings import Settings
+from infobatch_lab.tasks import Forward, Task
 
-EVAL_BATCH = 500
 NUM_BINS = 40
 
 
@@ -39,10 +37,17 @@ class Progress:
     """How far a run is."""
 
     epoch: int
-    part: float
+    fraction: float
     """Of the whole run, from 0 to 1."""
     finished: dict[str, Any] | None = None
     """The history of an epoch that has just ended."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run was asked to stop, and has left a checkpoint."""
+
+    epoch: int
 
 
 class Training:
@@ -53,76 +58,65 @@ class Training:
         self.task = task
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(settings.seed)
-        self.model = models.create(settings.model, task.num_channels, task.num_classes)
-        self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = task.network(settings).to(self.device)
         self._forward = self._wrapped(self.model)
         self.optimizer = optimizer_of(settings, self.model)
         self.train_data: InfoBatch[Any] = InfoBatch(
             task.train,
             settings.epochs,
             delta=settings.delta,
-            rule=rule_of(settings),
+            rule=rules.create(settings.rule, settings.prune_ratio),
             seed=settings.seed,
         )
-        batch_size = self._local_batch_size()
-        self.loader = DataLoader(
-            self.train_data,
-            batch_size=batch_size,
-            sampler=self.train_data.sampler,
-            collate_fn=as_fetched,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            worker_init_fn=leave_group,
-            pin_memory=self.device.type == "cuda",
-            # An iterator draws a seed for its workers; a resumed run has one more of them.
-            generator=torch.Generator(),
+        self.loader, self.schedule = loader_and_schedule(
+            self.train_data, settings, self.optimizer, collate=task.collate, workers=workers
         )
-        of_process = -(-len(task.train) // num_processes())
-        steps_per_epoch = -(-of_process // batch_size)
-        self.schedule = Schedule(
-            curve_of(settings, self.optimizer, settings.epochs * steps_per_epoch),
-            self.train_data,
-            batch_size=batch_size,
-        )
-        mean, std = mean_and_std(task.train.images)
-        self._mean, self._std = mean.to(self.device), std.to(self.device)
         self.history: list[dict[str, Any]] = []
         self.timing: list[dict[str, Any]] = []
         self.loss_distribution: dict[str, Any] | None = None
         self.num_steps = 0
-        self._begin_epoch()
+        self._start_counters()
 
-    def _begin_epoch(self) -> None:
+    def _start_counters(self) -> None:
+        """What is counted in an epoch."""
         self._train_seconds = self._pruning_seconds = 0.0
         self._loss_sum = torch.zeros(2, dtype=torch.float64, device=self.device)
 
-    def _wrapped(self, model: nn.Module) -> Callable[[Tensor], Tensor]:
-        forward: Any = DistributedDataParallel(model) if num_processes() > 1 else model
-        return torch.compile(forward, dynamic=True) if self.settings.compile else forward
+    def _wrapped(self, model: nn.Module) -> Forward:
+        """The network for a step: for several processes, compiled, in bfloat16, as asked for."""
+        network: Any = DistributedDataParallel(model) if num_processes() > 1 else model
+        if self.settings.compile:
+            network = torch.compile(network, dynamic=True)
 
-    def _local_batch_size(self) -> int:
-        """The batch size is that of all processes together."""
-        batch_size, processes = self.settings.batch_size, num_processes()
-        if batch_size % processes:
-            raise UserError(
-                f"batch_size is {batch_size}, expected a multiple of the {processes} processes."
-            )
-        return batch_size // processes
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self._precision():
+                return network(*args, **kwargs)
 
-    # Going on -------------------------------------------------------------------------------------
+        return forward
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return (
+            torch.autocast(self.device.type, dtype=torch.bfloat16)
+            if self.settings.amp
+            else nullcontext()
+        )
+
+    # Training -------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Progress]:
         """Go on to the end. Between two steps the run may be saved, and left."""
         num_epochs = self.settings.epochs
         for epoch in range(self.train_data.epoch, num_epochs):
-            for reported in self._train(epoch):
-                yield Progress(epoch, (epoch + reported) / num_epochs)
+            for fraction in self._train(epoch):
+                yield Progress(epoch, (epoch + fraction) / num_epochs)
             self._finish(epoch)
             yield Progress(epoch, (epoch + 1) / num_epochs, self.history[-1])
 
     def _train(self, epoch: int) -> Iterator[float]:
-        """An epoch, or what is left of it; gives the part that is done, after each step but the
-        last: what that one closes is counted first.
+        """Train an epoch, or what is left of it.
+
+        Yields the fraction that is done after each step but the last, which closes the epoch: its
+        history comes first.
         """
         start = perf_counter()
         plan = self.train_data.plan
@@ -132,29 +126,18 @@ class Training:
         if self.train_data.num_reported == 0:
             self._lr = self.schedule.get_last_lr()[0]
         self.model.train()
-        for images, labels in self.loader:
-            self._step(images.to(self.device), labels.to(self.device))
+        for batch in self.loader:
+            self._step(to_device(batch, self.device))
             self._train_seconds += perf_counter() - start
             if self.train_data.epoch == epoch:
                 yield self.train_data.num_reported / len(plan)
             start = perf_counter()
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
-        settings, train_data, task = self.settings, self.train_data, self.task
-        place = (settings.seed, train_data.epoch, train_data.num_reported, rank())
-        rng = generator("augment", *place)
-        images = crop_and_flip(images, rng, crop=task.crop, flip=task.flip)
-        inputs = normalise(images, self._mean, self._std)
-        scores: Tensor | None = None
-        if settings.mixup or settings.cutmix:
-            losses, scores = self._mixed_losses(inputs, labels, rng)
-        else:
-            losses = cross_entropy(
-                self._logits(inputs),
-                labels,
-                label_smoothing=settings.label_smoothing,
-                reduction="none",
-            )
+    def _step(self, batch: Any) -> None:
+        train_data, seed = self.train_data, self.settings.seed
+        # Random numbers depend on the place in the run, so that a resumed run repeats them.
+        rng = generator("augment", seed, train_data.epoch, train_data.num_reported, rank())
+        losses, scores = self.task.batch_losses(self._forward, batch, self.settings, rng)
         start = perf_counter()
         loss = train_data.update(losses, scores=scores)
         self._pruning_seconds += perf_counter() - start
@@ -163,37 +146,13 @@ class Training:
         self.optimizer.step()
         self.schedule.step()
         self.num_steps += 1
-        self._loss_sum[0] += loss.detach() * len(labels)
-        self._loss_sum[1] += len(labels)
-
-    def _mixed_losses(
-        self, inputs: Tensor, labels: Tensor, rng: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        settings = self.settings
-        mixed, partner, lam = mix(inputs, rng, mixup=settings.mixup, cutmix=settings.cutmix)
-        how = Mixed(labels, partner, lam, label_smoothing=settings.label_smoothing)
-        return how.losses_and_scores(self._logits(mixed))
-
-    def _logits(self, inputs: Tensor) -> Tensor:
-        # The last batch may be one image, and a deep network makes one pixel of a small one: too
-        # little for batch normalisation, which the same image twice is not.
-        num_samples = len(inputs)
-        if num_samples == 1:
-            inputs = inputs.repeat(2, 1, 1, 1)
-        with self._precision():
-            return self._forward(inputs)[:num_samples].float()
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return (
-            torch.autocast(self.device.type, dtype=torch.bfloat16)
-            if self.settings.amp
-            else nullcontext()
-        )
+        self._loss_sum[0] += loss.detach() * len(losses)
+        self._loss_sum[1] += len(losses)
 
     def _finish(self, epoch: int) -> None:
-        """Test, and write down what the epoch was."""
+        """Evaluate, and add the epoch to the history."""
         start = perf_counter()
-        accuracy = self._accuracy()
+        metrics = self._evaluate(epoch)
         eval_seconds = perf_counter() - start
         loss_sum, num_trained = total(self._loss_sum).tolist()
         before = sum(line["num_trained"] for line in self.history)
@@ -202,9 +161,9 @@ class Training:
             {
                 "epoch": epoch,
                 "num_trained": num_kept,
-                "kept_fraction": num_kept / len(self.task.train),
+                "kept_fraction": num_kept / self.train_data.num_samples,
                 "train_loss": loss_sum / num_trained,
-                "accuracy": accuracy,
+                **metrics,
                 "lr": self._lr,
             }
         )
@@ -216,33 +175,36 @@ class Training:
                 "pruning_seconds": self._pruning_seconds,
             }
         )
-        self._begin_epoch()
+        self._start_counters()
 
-    @torch.inference_mode()
-    def _accuracy(self) -> float:
-        """On the test split, of which each process takes its share."""
+    def _evaluate(self, epoch: int) -> dict[str, float]:
+        """The task's metrics. Random numbers drawn for them do not change the training."""
+        final = epoch + 1 == self.settings.epochs
         self.model.eval()
-        images, labels = self.task.test.images, self.task.test.labels
-        counts = torch.zeros((), dtype=torch.float64, device=self.device)
-        batches = list(zip(images.split(EVAL_BATCH), labels.split(EVAL_BATCH), strict=True))
-        for x, y in batches[rank() :: num_processes()]:
-            with self._precision():
-                logits = self.model(normalise(x.to(self.device), self._mean, self._std))
-            counts += (logits.argmax(1) == y.to(self.device)).sum()
-        return float(total(counts)) / len(labels)
+        with own_random_numbers("evaluate", self.settings.seed, epoch), self._precision():
+            metrics = self.task.evaluate(self.model, self.settings, final=final)
+        if final and self.task.metric.name not in metrics:
+            raise ValueError(
+                f"{type(self.task).__name__}.evaluate gave {sorted(metrics)} at the end of a run, "
+                f"expected {self.task.metric.name!r} among them."
+            )
+        return metrics
 
-    # What came of it, and what is needed to go on ------------------------------------------------
+    # Results and state ----------------------------------------------------------------------------
 
-    def result(self) -> Run:
-        """The line of JSON of a finished run."""
-        savings = self.train_data.savings
+    def result(self) -> Line:
+        """The line of a finished run."""
+        savings, last = self.train_data.savings, self.history[-1]
+        known = {"epoch", "num_trained", "kept_fraction", "train_loss", "lr"}
         return {
             "format": FORMAT,
+            "task": self.task.name,
             **asdict(self.settings),
             **provenance(),
-            "num_samples": len(self.task.train),
-            "num_test": len(self.task.test),
-            "accuracy": self.history[-1]["accuracy"],
+            "num_samples": self.train_data.num_samples,
+            "num_test": self.task.num_test,
+            "metric": asdict(self.task.metric),
+            **{name: value for name, value in last.items() if name not in known},
             "num_trained": savings.num_trained,
             "num_full": savings.num_full,
             "samples_saved": savings.fraction,
@@ -293,29 +255,135 @@ class Training:
         self.schedule.load_state_dict(state["schedule"])
         self.history, self.timing = state["history"], state["timing"]
         self.loss_distribution, self.num_steps = state["loss_distribution"], state["num_steps"]
-        self._train_seconds, self._pruning_seconds = (
-            state["train_seconds"],
-            state["pruning_seconds"],
-        )
+        self._train_seconds = state["train_seconds"]
+        self._pruning_seconds = state["pruning_seconds"]
         # Each process counts its own part; what all had counted goes on as rank 0's.
         self._loss_sum = state["loss_sum"].to(self.device) * (rank() == 0)
         self._lr = state["lr"]
         torch.set_rng_state(state["random"].cpu())
 
 
-def as_fetched(batch: Any) -> Any:
-    """A batch comes from the data set in one piece: there is nothing to collate."""
-    return batch
+# One run -----------------------------------------------------------------------------------------
+
+
+def train(
+    settings: Settings,
+    task: Task,
+    checkpoint: Checkpoint,
+    *,
+    workers: int = 0,
+    tensorboard: Path | None = None,
+    figures: Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Line | Stopped:
+    """Train to the end, or until `stop()` says so, and return the run's line.
+
+    The checkpoint stays until the line is safe: then call `checkpoint.delete()`.
+    """
+    training = Training(settings, task, workers=workers)
+    if checkpoint.resume and checkpoint.path.exists():
+        checkpoint.load_into(training)
+    log = tensorboard_log(tensorboard)
+    for progress in training.steps():
+        report(progress)
+        if progress.finished is not None:
+            log(progress.finished)
+        done = progress.fraction == 1
+        if not done and all_agree_to_stop(stop()):
+            checkpoint.save(training)
+            return Stopped(progress.epoch)
+        due = progress.finished is not None and checkpoint.every
+        if due and (progress.epoch + 1) % checkpoint.every == 0 and not done:
+            checkpoint.save(training)
+    if figures is not None and rank() == 0:
+        training.model.eval()
+        with own_random_numbers("figures", settings.seed):
+            task.figures(training.model, settings, figures)
+    return training.result()
+
+
+def tensorboard_log(folder: Path | None) -> Callable[[dict[str, Any]], None]:
+    """A function that logs an epoch; without a folder, one that does nothing."""
+    if folder is None or rank() != 0:
+        return lambda epoch: None
+    writer = optional("torch.utils.tensorboard").SummaryWriter(str(folder))
+
+    def log(epoch: dict[str, Any]) -> None:
+        for name, value in epoch.items():
+            if name != "epoch":
+                writer.add_scalar(name, value, epoch["epoch"])
+        writer.flush()
+
+    return log
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+def loader_and_schedule(
+    train_data: InfoBatch[Any],
+    settings: Settings,
+    optimizer: torch.optim.Optimizer,
+    *,
+    collate: Callable[[Any], Any],
+    workers: int = 0,
+) -> tuple[DataLoader[Any], LRScheduler]:
+    """The batches of a run and its learning rate: the only place that knows `shrink`."""
+    if settings.shrink == "batch":
+        raise UserError("shrink is 'batch', which this version cannot do yet: use 'epoch'.")
+    if settings.batch_size % num_processes():
+        raise UserError(
+            f"batch_size is {settings.batch_size}, expected a multiple of the {num_processes()} "
+            "processes."
+        )
+    batch_size = settings.batch_size // num_processes()
+    loader: DataLoader[Any] = DataLoader(
+        train_data,
+        batch_size=batch_size,
+        sampler=train_data.sampler,
+        collate_fn=collate,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        worker_init_fn=leave_group,
+        pin_memory=torch.cuda.is_available(),
+        # An iterator draws a seed for its workers; a resumed run has one more of them.
+        generator=torch.Generator(),
+    )
+    samples_per_rank = -(-train_data.num_samples // num_processes())
+    num_steps = settings.epochs * -(-samples_per_rank // batch_size)
+    curve = curve_of(settings, optimizer, num_steps)
+    return loader, Schedule(curve, train_data, batch_size=batch_size)
 
 
 def leave_group(worker: int) -> None:
-    """Ctrl-C goes to a whole group, but is for the process that trains: it ends its workers."""
+    """Keep Ctrl-C, which goes to a whole group, from the workers: their parent ends them."""
     os.setpgrp()
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device, inside of tuples, lists and dicts too."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: to_device(part, device) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return [to_device(part, device) for part in batch]
+    return batch
+
+
+@contextmanager
+def own_random_numbers(*key: int | str) -> Iterator[None]:
+    """Seed torch's global generators by a key, and restore them afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of(*key))
+        yield
 
 
 def optimizer_of(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer, with the weight decay that is usual for it."""
-    parameters, lr = model.parameters(), settings.lr
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    lr = settings.lr
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     if settings.optimizer == "adamw":
@@ -341,7 +409,7 @@ def curve_of(settings: Settings, optimizer: torch.optim.Optimizer, num_steps: in
 
 
 def loss_distribution(train_data: InfoBatch[Any]) -> dict[str, Any] | None:
-    """The scores before pruning, those kept, and those kept counted with their weights (Fig. 6)."""
+    """Histograms of the scores before pruning, of those kept, and of those with their weights."""
     scores, plan = train_data.scores, train_data.plan
     kept = scores[plan.indices]
     seen, kept_seen = ~scores.isnan(), ~kept.isnan()

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from infobatch_lab.augment import crop_and_flip, generator, mean_and_std, mix, normalise
+from infobatch_lab.augment import crop_and_flip, mean_and_std, mix, normalise
+from infobatch_lab.seeding import generator
 
 
 def numbered(num: int = 6, side: int = 8, channels: int = 3) -> Tensor:

@@ -16,7 +16,7 @@ from infobatch_lab.cli import app
 from infobatch_lab.errors import UserError
 from tests.lab.files import COMMAND, environment, infobatch, write_mnist
 
-COMMANDS = ("train", "compare", "demo", "report", "rules", "plan")
+COMMANDS = ("train", "compare", "demo", "queue", "report", "rules", "plan")
 
 
 def invoke(*arguments: object) -> Any:
@@ -68,6 +68,8 @@ def test_the_version() -> None:
         ("train --seed -1", "seed is -1, expected a whole number of at least 0"),
         ("train --label-smoothing 1", "label_smoothing is 1.0, expected"),
         ("train --mixup -1", "mixup is -1.0, expected"),
+        ("train --shrink half", "shrink is 'half', expected one of epoch or batch"),
+        ("queue run", "nothing is queued in runs: run `infobatch compare`"),
         ("train --data folder:nowhere", "nowhere is no folder"),
         ("compare --rules full,median", "rule is 'median', expected one of"),
         ("compare --prune-ratio a,b", "prune-ratio is 'a,b', expected numbers"),
@@ -76,7 +78,7 @@ def test_the_version() -> None:
         ("compare --rules ,", "rules is ',', expected one or more, separated by commas"),
         ("compare --delta ,", "delta is ',', expected one or more, separated by commas"),
         ("compare --match-forwards ,", "match-forwards is ',', expected one or more"),
-        ("report . --margin 0", "margin is 0, expected points of accuracy, 0 < margin < 100"),
+        ("report . --margin 0", "margin is 0, expected a number above 0 in the metric's unit"),
         ("compare --match-forwards ucb", "match-forwards is 'ucb', which is not one of the rules"),
         ("report nowhere", "nowhere does not exist"),
         ("report .", "holds no file that ends in .jsonl"),

@@ -15,14 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     EngFormatter,
+    FuncFormatter,
     LogLocator,
     MaxNLocator,
     PercentFormatter,
     StrMethodFormatter,
 )
-from matplotlib.transforms import Bbox
 
-from infobatch_lab.report.comparisons import Comparison, Method
+from infobatch_lab.comparison import Comparison, Method
+from infobatch_lab.display import duration
+from infobatch_lab.metrics import Metric
+from infobatch_lab.report.labels import label_ends, label_points
+from infobatch_lab.styles import MATCHED_DASH, STYLES, Style, style_of
 
 WIDTH = 4.3  # inches: with 10 pt text it still reads when shrunk to a phone
 DPI = 200
@@ -32,65 +36,23 @@ DPI = 200
 class Theme:
     """Colours of a page."""
 
+    name: str
     paper: str
     ink: str
     faint: str
-    rules: dict[str, str]
-    other_rules: tuple[str, ...]
 
     def colour(self, method: Method, comparison: Comparison) -> str:
         """The same for a rule in all figures."""
-        if method.rule in self.rules:
-            return self.rules[method.rule]
-        strangers = sorted({m.rule for m in comparison.methods} - self.rules.keys())
-        return self.other_rules[strangers.index(method.rule) % len(self.other_rules)]
+        style = _style(method, comparison)
+        return style.light if self.name == "light" else style.dark
 
 
-# Hues and lightness after Okabe and Ito, told apart with any colour vision; each has a contrast of
-# at least 3 to its paper.
-LIGHT = Theme(
-    paper="#ffffff",
-    ink="#1f2328",
-    faint="#d5d9de",
-    rules={
-        "full": "#1f2328",
-        "mean": "#0072b2",
-        "tiers": "#d55e00",
-        "random-rescaled": "#4b3fa7",
-        "above": "#2f93c8",
-        "random": "#a67c00",
-        "epsilon-greedy": "#00805d",
-        "ucb": "#b8558f",
-    },
-    other_rules=("#6b7280", "#8b3a2b", "#5f7a00", "#7a4fc0"),
-)
-DARK = Theme(
-    paper="#161b22",
-    ink="#e6edf3",
-    faint="#3a424d",
-    rules={
-        "full": "#e6edf3",
-        "mean": "#56b4e9",
-        "tiers": "#ff8a3d",
-        "random-rescaled": "#a99cff",
-        "above": "#9fdcff",
-        "random": "#e6b422",
-        "epsilon-greedy": "#2fc795",
-        "ucb": "#e48cc0",
-    },
-    other_rules=("#9aa4b2", "#e2796a", "#b3cf3f", "#c5a3ff"),
-)
+LIGHT = Theme("light", paper="#ffffff", ink="#1f2328", faint="#d5d9de")
+DARK = Theme("dark", paper="#161b22", ink="#e6edf3", faint="#3a424d")
 
-MARKERS = {
-    "full": "o", "mean": "s", "tiers": "^", "random-rescaled": "P", "above": "v", "random": "X",
-    "epsilon-greedy": "D", "ucb": "*",
-}  # fmt: skip
-DASHES = {
-    "full": "-", "mean": "-", "tiers": (0, (5, 1.5)), "random-rescaled": (0, (1, 1)),
-    "above": (0, (4, 1, 1, 1)), "random": (0, (1.5, 1.5)), "epsilon-greedy": (0, (6, 2, 1.5, 2)),
-    "ucb": (0, (3, 1, 1, 1, 1, 1)),
-}  # fmt: skip
-MATCHED_DASH = (0, (2, 3))
+
+def _style(method: Method, comparison: Comparison) -> Style:
+    return style_of(method.rule, {m.rule for m in comparison.methods})
 
 
 @dataclass(frozen=True)
@@ -112,7 +74,7 @@ Sketch = tuple[Figure, str] | None
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the figures that a comparison may have."""
+    """One of the figures that a comparison may have; its texts name the {metric}."""
 
     name: str
     title: str
@@ -128,21 +90,27 @@ def draw(comparison: Comparison, margin: float) -> list[Drawing]:
 
 
 def _drawing(kind: Kind, comparison: Comparison, margin: float) -> Drawing:
+    words = comparison.metric.words
+    name = kind.name.replace("{metric}", comparison.metric.name.replace("_", "-"))
+    title, shows = (
+        text.replace("{metric}", words).replace("{Metric}", words[0].upper() + words[1:])
+        for text in (kind.title, kind.shows)
+    )
     images, alt = [], ""
     for theme in (LIGHT, DARK):
-        with matplotlib.rc_context(_style(theme)):
+        with matplotlib.rc_context(_look(theme)):
             made = kind.sketch(comparison, theme, margin)
             if made is None:
-                return Drawing(kind.name, kind.title, kind.needs)
-            figure, words = made
+                return Drawing(name, title, kind.needs)
+            figure, description = made
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
             images.append(file.getvalue())
-            alt = f"{kind.title}, {comparison.title}. {words}"
-    return Drawing(kind.name, kind.title, kind.shows, alt, *images)
+            alt = f"{title}, {comparison.title}. {description}"
+    return Drawing(name, title, shows, alt, *images)
 
 
-def _style(theme: Theme) -> dict[Any, Any]:
+def _look(theme: Theme) -> dict[Any, Any]:
     return {
         "font.family": "DejaVu Sans",
         "font.size": 10,
@@ -177,21 +145,22 @@ def _canvas(height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
 # The figures --------------------------------------------------------------------------------------
 
 
-def _accuracy_by_samples(comparison: Comparison, theme: Theme, margin: float) -> Sketch:
+def _metric_by_samples(comparison: Comparison, theme: Theme, margin: float) -> Sketch:
     if len(comparison.methods) < 2:
         return None
+    metric = comparison.metric
     figure, (axes,) = _canvas(3.6)
     words, labels = [], []
     for method in reversed(comparison.methods):  # the main ones on top
         colour = theme.colour(method, comparison)
-        accuracy, spread = _mean_and_spread(list(method.accuracies.values()))
-        bar = spread if method.is_main else 0.0
+        value = method.mean
+        bar = (method.spread or 0.0) if method.is_main else 0.0
         samples = comparison.num_full * (1 - comparison.samples_saved(method))
         axes.errorbar(
             samples,
-            accuracy,
+            value,
             yerr=bar or None,
-            fmt=MARKERS.get(method.rule, "h"),
+            fmt=_style(method, comparison).marker,
             markersize=8 if method.is_main else 5,
             markerfacecolor=colour if method.is_main and not method.match_forwards else theme.paper,
             color=colour,
@@ -199,42 +168,41 @@ def _accuracy_by_samples(comparison: Comparison, theme: Theme, margin: float) ->
             elinewidth=1.4,
             zorder=3 if method.is_main else 2,
         )
-        labels.append((samples, accuracy, bar, method.short_name if method.is_main else ""))
+        labels.append((samples, value, bar, method.short_name if method.is_main else ""))
         if method.is_main:
-            words.append(f"{method.name}: {accuracy:.2%} with {samples:,.0f} samples")
+            words.append(f"{method.name}: {metric.full_text(value)} with {samples:,.0f} samples")
     level = _reference(axes, comparison, theme, margin)
-    axes.set(xlabel="samples trained", ylabel="test accuracy")
+    axes.set(xlabel="samples trained", ylabel=f"test {metric.words}")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.margins(0.16, 0.16)
-    _percent(axes)
-    _label_points(figure, axes, labels, level=level)
+    _metric_axis(axes, metric)
+    label_points(figure, axes, labels, level=level)
     return figure, "; ".join(reversed(words)) + "."
 
 
 def _progress(comparison: Comparison, theme: Theme) -> Sketch:
-    curves = _curves(comparison)
+    curves, metric = _curves(comparison), comparison.metric
     if not curves:
         return None
     figure, (axes,) = _canvas(3.6)
-    ends, lowest = [], []
-    for method, kept, accuracy in curves:
+    ends = []
+    for method, kept, values in curves:
         colour = theme.colour(method, comparison)
         samples = np.cumsum(kept) * method.runs[0].num_samples
-        axes.plot(samples, accuracy, color=colour, linestyle=_dash(method))
-        axes.plot(samples[-1], accuracy[-1], MARKERS.get(method.rule, "h"), color=colour, ms=6)
-        ends.append((float(samples[-1]), float(accuracy[-1]), method.short_name, colour))
-        lowest.append(float(np.nanmin(accuracy[len(accuracy) // 4 :])))
-    highest = max(float(np.nanmax(accuracy)) for _, _, accuracy in curves)
-    room = 0.06 * (highest - min(lowest)) or 0.01
-    axes.set(xlabel="samples trained so far", ylabel="test accuracy")
-    axes.set_ylim(min(lowest) - room, highest + room)
+        axes.plot(samples, values, color=colour, linestyle=_dash(method, comparison))
+        axes.plot(samples[-1], values[-1], _style(method, comparison).marker, color=colour, ms=6)
+        ends.append((float(samples[-1]), float(values[-1]), method.short_name, colour))
+    axes.set(xlabel="samples trained so far", ylabel=f"test {metric.words}")
+    axes.set_ylim(_range(curves, metric))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    _percent(axes)
-    _label_ends(axes, ends)
-    words = (f"{name} ends at {y:.2%} after {x:,.0f} samples" for x, y, name, _ in ends)
+    _metric_axis(axes, metric)
+    label_ends(axes, ends)
+    words = (
+        f"{name} ends at {metric.full_text(y)} after {x:,.0f} samples" for x, y, name, _ in ends
+    )
     return figure, "; ".join(words) + "."
 
 
@@ -243,23 +211,20 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
     if all(np.min(kept) == 1 for _, kept, _ in curves):
         return None
     figure, (top, bottom) = _canvas(4.6, rows=2)
-    lines, words, lowest = [], [], []
-    for method, kept, accuracy in curves:
+    lines, words = [], []
+    for method, kept, values in curves:
         colour, epochs = theme.colour(method, comparison), np.arange(1, len(kept) + 1)
-        style: dict[str, Any] = {"color": colour, "linestyle": _dash(method)}
+        style: dict[str, Any] = {"color": colour, "linestyle": _dash(method, comparison)}
         top.plot(epochs, kept, **style)
-        bottom.plot(epochs, accuracy, **style)
+        bottom.plot(epochs, values, **style)
         lines.append(Line2D([], [], label=method.name, **style))
         words.append(f"{method.name} keeps {np.mean(kept):.0%} on average")
-        lowest.append(float(np.nanmin(accuracy[len(accuracy) // 4 :])))
-    highest = max(float(np.nanmax(accuracy)) for _, _, accuracy in curves)
-    room = 0.06 * (highest - min(lowest)) or 0.01
     top.set(ylabel="kept", ylim=(0, 1.05))
     top.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    bottom.set(xlabel="epoch", ylabel="test accuracy")
-    bottom.set_ylim(min(lowest) - room, highest + room)
+    bottom.set(xlabel="epoch", ylabel=f"test {comparison.metric.words}")
+    bottom.set_ylim(_range(curves, comparison.metric))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _percent(bottom)
+    _metric_axis(bottom, comparison.metric)
     figure.align_ylabels()
     figure.legend(
         handles=lines,
@@ -312,7 +277,8 @@ def _losses(comparison: Comparison, theme: Theme) -> Sketch:
 
 
 def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta: bool) -> Sketch:
-    """Accuracy by r at the main delta of each rule, or by delta at its main r."""
+    """The metric by r at the main delta of each rule, or by delta at its main r."""
+    metric = comparison.metric
     figure, (axes,) = _canvas(3.4)
     words, ends = [], []
     for main in comparison.main_methods:
@@ -321,38 +287,45 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
             for m in comparison.methods
             if m.rule == main.rule
             and m.match_forwards is None
-            and (m.prune_ratio == main.prune_ratio if of_delta else m.delta == main.delta)
+            and m.key.shrink == main.key.shrink
+            and (
+                m.key.prune_ratio == main.key.prune_ratio
+                if of_delta
+                else m.key.delta == main.key.delta
+            )
         ]
-        by_value = {m.delta if of_delta else m.prune_ratio: m for m in same}
+        by_value = {m.key.delta if of_delta else m.key.prune_ratio: m for m in same}
         points = sorted((value, m) for value, m in by_value.items() if value is not None)
         if len(points) < 2:
             continue
         colour = theme.colour(main, comparison)
         values = [value for value, _ in points]
-        means, spreads = zip(
-            *(_mean_and_spread(list(m.accuracies.values())) for _, m in points), strict=True
-        )
+        means = [m.mean for _, m in points]
+        spreads = [m.spread or 0.0 for _, m in points]
         axes.errorbar(
             values,
             means,
             yerr=spreads,
             color=colour,
-            marker=MARKERS.get(main.rule, "h"),
-            linestyle=_dash(main),
+            marker=_style(main, comparison).marker,
+            linestyle=_dash(main, comparison),
             markersize=6,
             elinewidth=1.2,
         )
         ends.append((values[-1], means[-1], main.rule, colour))
-        words += [f"{main.rule} at {v:g}: {a:.2%}" for v, a in zip(values, means, strict=True)]
+        words += [
+            f"{main.rule} at {v:g}: {metric.full_text(a)}"
+            for v, a in zip(values, means, strict=True)
+        ]
     if not ends:
         return None
     full = _reference(axes, comparison, theme, margin)
     axes.margins(0.06, 0.12)
-    axes.set(xlabel="δ" if of_delta else "r", ylabel="test accuracy")
-    _percent(axes)
+    axes.set(xlabel="δ" if of_delta else "r", ylabel=f"test {metric.words}")
+    _metric_axis(axes, metric)
     if full is not None:
-        ends.append((axes.get_xlim()[1], full, "full", theme.rules["full"]))
-    _label_ends(axes, ends)
+        ends.append((axes.get_xlim()[1], full, "full", _full_colour(theme)))
+    label_ends(axes, ends)
     return figure, "; ".join(words) + "."
 
 
@@ -360,7 +333,7 @@ def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
     rows = []
     for method in comparison.main_methods:
         seconds = comparison.seconds_saved(method)
-        overhead = method.mean_of(lambda run: run.pruning_seconds)
+        overhead = method.mean_of("pruning_seconds")
         if method.rule != "full" and seconds is not None and overhead is not None:
             rows.append((method, seconds[1], overhead))
     if not rows:
@@ -375,7 +348,7 @@ def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
             (0.16, overhead, "costs"),
         ):
             axes.annotate(
-                f"{verb} {_duration(abs(value))}",
+                f"{verb} {duration(abs(value))}",
                 (max(value, 0), place + offset),
                 xytext=(5, 0),
                 textcoords="offset points",
@@ -395,26 +368,26 @@ def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
 
 KINDS = (
     Kind(
-        "accuracy-by-samples",
-        "Accuracy against samples trained",
-        "Where each method ends: its accuracy after the last epoch, and what it trained to get "
-        "there. Upper left is better. Bars are one standard deviation over the seeds; small "
-        "hollow marks are other values of r and δ; the band is the margin below full training.",
+        "{metric}-by-samples",
+        "{Metric} against samples trained",
+        "Where each method ends: its {metric} after the last epoch, and the samples it trained "
+        "for that. Bars are one standard deviation over the seeds; small "
+        "hollow marks are other values of r and δ; the band is the margin of full training.",
         "It needs runs of at least two methods.",
-        _accuracy_by_samples,
+        _metric_by_samples,
     ),
     Kind(
         "progress",
         "The way there",
-        "Accuracy as training goes on, by samples trained so far; means over the seeds. The first "
-        "epochs are below the picture.",
+        "{Metric} as training goes on, by samples trained so far; means over the seeds. The first "
+        "epochs may be outside the picture.",
         "It needs runs with a history of their epochs.",
         lambda comparison, theme, _: _progress(comparison, theme),
     ),
     Kind(
         "kept-by-epoch",
-        "Kept fraction and accuracy by epoch",
-        "How much of the data each epoch trains, and the accuracy after it; means over the seeds "
+        "Kept fraction and {metric} by epoch",
+        "How much of the data each epoch trains, and the {metric} after it; means over the seeds "
         "(Fig. 4d of the paper's first version).",
         "It needs runs of a rule that prunes, with a history of their epochs.",
         lambda comparison, theme, _: _kept_by_epoch(comparison, theme),
@@ -431,7 +404,7 @@ KINDS = (
     Kind(
         "prune-ratio",
         "How much to prune: r",
-        "Accuracy by the part of the prunable samples that is skipped (Fig. 3a of the paper). Bars "
+        "{Metric} by the part of the prunable samples that is skipped (Fig. 3a of the paper). Bars "
         "are one standard deviation over the seeds.",
         "It needs runs of one rule with several values of r and one of δ.",
         lambda comparison, theme, margin: _variation(comparison, theme, margin, of_delta=False),
@@ -439,7 +412,7 @@ KINDS = (
     Kind(
         "delta",
         "When to stop pruning: δ",
-        "Accuracy by the part of the epochs after which everything is trained (Fig. 3b of the "
+        "{Metric} by the part of the epochs after which everything is trained (Fig. 3b of the "
         "paper). Bars are one standard deviation over the seeds.",
         "It needs runs of one rule with several values of δ and one of r.",
         lambda comparison, theme, margin: _variation(comparison, theme, margin, of_delta=True),
@@ -458,8 +431,16 @@ KINDS = (
 # Their parts --------------------------------------------------------------------------------------
 
 
-def _curves(comparison: Comparison) -> list[tuple[Method, np.ndarray, np.ndarray]]:
-    """The kept fraction and the accuracy of each epoch, means over the seeds of a method."""
+Curve = tuple[Method, np.ndarray, np.ndarray]
+"""A method, its kept fractions, its metric."""
+
+
+def _dash(method: Method, comparison: Comparison) -> Any:  # one of matplotlib's many forms
+    return MATCHED_DASH if method.match_forwards else _style(method, comparison).dash
+
+
+def _curves(comparison: Comparison) -> list[Curve]:
+    """The kept fraction and the metric of each epoch, means over the seeds of a method."""
     curves = []
     for method in comparison.main_methods:
         # Matched runs may differ by an epoch; a mean is over those of the most common length.
@@ -467,147 +448,47 @@ def _curves(comparison: Comparison) -> list[tuple[Method, np.ndarray, np.ndarray
         runs = [run for run in method.runs if len(run.kept_fractions) == length]
         if length:
             kept = np.mean([run.kept_fractions for run in runs], axis=0)
-            accuracy = np.mean([run.accuracies for run in runs], axis=0)
-            measured = ~np.isnan(accuracy)
-            if measured.any():
+            values = np.mean([run.values for run in runs], axis=0)
+            measured = ~np.isnan(values)
+            if measured.sum() > 1 or length == 1:
                 steps = np.arange(length)
-                accuracy = np.interp(steps, steps[measured], accuracy[measured])
-                curves.append((method, kept, accuracy))
+                curves.append((method, kept, np.interp(steps, steps[measured], values[measured])))
     return curves
 
 
-def _mean_and_spread(accuracies: Sequence[float]) -> tuple[float, float]:
-    spread = np.std(accuracies, ddof=1) if len(accuracies) > 1 else 0.0
-    return float(np.mean(accuracies)), float(spread)
+def _range(curves: Sequence[Curve], metric: Metric) -> tuple[float, float]:
+    """What the axis of the metric shows: all but the bad values of the first quarter."""
+    late = np.concatenate([metric.sign * values[len(values) // 4 :] for _, _, values in curves])
+    best = max(float(np.max(metric.sign * values)) for _, _, values in curves)
+    worst = float(late.min())
+    room = 0.06 * (best - worst) or 0.01
+    low, high = sorted((metric.sign * (worst - room), metric.sign * (best + room)))
+    return low, high
 
 
-def _dash(method: Method) -> Any:  # one of the many ways to tell matplotlib
-    return MATCHED_DASH if method.match_forwards else DASHES.get(method.rule, "-")
+def _full_colour(theme: Theme) -> str:
+    return STYLES["full"].light if theme.name == "light" else STYLES["full"].dark
 
 
 def _reference(axes: Axes, comparison: Comparison, theme: Theme, margin: float) -> float | None:
-    """A line at the accuracy of full training, and the margin below it."""
+    """A line at the metric of full training, and the margin on its worse side."""
     if comparison.full is None:
         return None
-    full, _ = _mean_and_spread(list(comparison.full.accuracies.values()))
-    axes.axhline(full, color=theme.rules["full"], linewidth=0.9, zorder=1)
-    axes.axhspan(full - margin, full, color=theme.rules["full"], alpha=0.09, linewidth=0)
+    full, colour = comparison.full.mean, _full_colour(theme)
+    axes.axhline(full, color=colour, linewidth=0.9, zorder=1)
+    edge = full - comparison.metric.sign * margin
+    axes.axhspan(edge, full, color=colour, alpha=0.09, linewidth=0)
     return full
 
 
-def _percent(axes: Axes) -> None:
+def _metric_axis(axes: Axes, metric: Metric) -> None:
+    """Ticks in the metric's unit."""
     low, high = axes.get_ylim()
-    axes.set_ylim(low, min(high, max(1.0, low)) if high > 1 else high)
-    decimals = 1 if high - low < 0.06 else 0
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    if metric.unit == "%":  # nothing is above all of it
+        whole = 100 / metric.scale
+        axes.set_ylim(low, min(high, max(whole, low)) if high > whole else high)
+        decimals = 1 if (high - low) / whole < 0.06 else 0
+        axes.yaxis.set_major_formatter(PercentFormatter(whole, decimals=decimals))
+    elif metric.scale != 1:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{metric.scale * y:g}"))
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"{seconds / 3600:.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Names right of the picture, each joined to the end of its line and none on another."""
-    low, high = axes.get_ylim()
-    heights = spread_out([(y - low) / (high - low) for _, y, _, _ in ends], gap=0.075)
-    for (x, y, name, colour), height in zip(ends, heights, strict=True):
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(1.05, height),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=9,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 2},
-        )
-
-
-def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Places from 0 to 1, at least a gap apart and as near to the wanted ones as that allows.
-
-    >>> [round(place, 3) for place in spread_out([0.5, 0.1, 0.5], gap=0.2)]
-    [0.4, 0.1, 0.6]
-    """
-    # Neighbours that are too close become one block around their mean, which may touch the next.
-    blocks: list[list[int]] = []
-    for index in sorted(range(len(places)), key=lambda index: places[index]):
-        blocks.append([index])
-        while len(blocks) > 1 and _start(blocks[-1], places, gap) < (
-            _start(blocks[-2], places, gap) + gap * len(blocks[-2]) - 1e-9
-        ):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    spread = [0.0] * len(places)
-    for block in blocks:
-        for rank, index in enumerate(block):
-            spread[index] = _start(block, places, gap) + gap * rank
-    return spread
-
-
-def _start(block: Sequence[int], places: Sequence[float], gap: float) -> float:
-    length = gap * (len(block) - 1)
-    wanted = sum(places[index] for index in block) / len(block) - length / 2
-    return max(0.0, min(wanted, 1 - length))
-
-
-def _label_points(
-    figure: Figure,
-    axes: Axes,
-    points: Sequence[tuple[float, float, float, str]],
-    *,
-    level: float | None,
-) -> None:
-    """A name beside each point, where it covers the least of points, bars, names and the line."""
-    figure.draw_without_rendering()  # so that the extents are known
-    figure.set_layout_engine("none")
-    frame = axes.get_window_extent()
-    taken = []
-    if level is not None:
-        _, height = axes.transData.transform((0, level))
-        taken.append(Bbox.from_extents(frame.x0, height - 2, frame.x1, height + 2))
-    for x, y, bar, _ in points:
-        (left, low), (_, high) = axes.transData.transform([(x, y - bar), (x, y + bar)])
-        _, middle = axes.transData.transform((x, y))
-        taken.append(Bbox.from_extents(left - 8, middle - 8, left + 8, middle + 8))
-        taken.append(Bbox.from_extents(left - 2, low, left + 2, high))
-    pixels = figure.dpi / 72
-    for x, y, name in ((x, y, name) for x, y, _, name in points if name):
-        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", va="center", size=9)
-        at_mark = text.get_window_extent()
-        options = []
-        for rank, (dx, dy) in enumerate(PLACES):
-            left = pixels * dx - (at_mark.width if dx < 0 else 0)
-            box = at_mark.translated(left, pixels * dy)
-            cost = sum(_overlap(box, other) for other in taken)
-            cost += 10 * (box.width * box.height - _overlap(box, frame))
-            options.append((cost, rank, box))
-        _, rank, box = min(options, key=lambda option: option[:2])
-        taken.append(box)
-        text.set(position=PLACES[rank], ha="left" if PLACES[rank][0] > 0 else "right")
-        if abs(PLACES[rank][1]) > 9:  # too far to be told whose it is
-            axes.annotate(
-                "",
-                (x, y),
-                PLACES[rank],
-                textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "linewidth": 0.6, "color": text.get_color()},
-            )
-
-
-PLACES = [
-    (side * dx, dy)
-    for dx in (10, 22, 34)
-    for dy in (0, 9, -9, 18, -18, 27, -27, 40, -40, 55, -55)
-    for side in (1, -1)
-]
-"""Where a name may stand, in points from its mark; the first that covers nothing wins."""
-
-
-def _overlap(one: Bbox, other: Bbox) -> float:
-    width = min(one.x1, other.x1) - max(one.x0, other.x0)
-    height = min(one.y1, other.y1) - max(one.y0, other.y0)
-    return float(max(width, 0.0) * max(height, 0.0))

@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from infobatch_lab import data, download
-from infobatch_lab.data import load
-from infobatch_lab.download import Source, fetch
+from infobatch_lab import download, tasks
+from infobatch_lab import images as image_files
+from infobatch_lab.download import Fetching, Source, fetch
 from infobatch_lab.errors import UserError
+from infobatch_lab.images import ImageData
+from infobatch_lab.tasks.classification import Classification
 from tests.lab.files import (
     cifar_records,
     environment,
@@ -32,12 +34,19 @@ from tests.lab.files import (
 )
 
 
+def load(name: str, folder: Path, progress: Fetching = lambda *_: None) -> ImageData:
+    """The images of a task."""
+    task = tasks.load(name, folder, progress)
+    assert isinstance(task, Classification)
+    return task.data
+
+
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every home is a port that nobody listens on."""
     nowhere = "http://127.0.0.1:9/"
-    monkeypatch.setattr(data, "MNIST", ((nowhere,), data.MNIST[1]))
-    monkeypatch.setattr(data, "CIFAR10", Source((f"{nowhere}cifar-10-binary.tar.gz",), "0"))
+    monkeypatch.setattr(image_files, "MNIST", ((nowhere,), image_files.MNIST[1]))
+    monkeypatch.setattr(image_files, "CIFAR10", Source((f"{nowhere}cifar-10-binary.tar.gz",), "0"))
 
 
 # Good files ---------------------------------------------------------------------------------------
@@ -224,7 +233,7 @@ def test_a_truncated_cifar_file(tmp_path: Path, num_bytes: int) -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    source = "".join(Path(module.__file__ or "").read_text() for module in (data, download))
+    source = "".join(Path(module.__file__ or "").read_text() for module in (image_files, download))
     assert "import pickle" not in source
     assert "allow_pickle" not in source
     assert "torch.load" not in source
@@ -280,8 +289,8 @@ def test_missing_idx_files_are_fetched_once(
 ) -> None:
     url, served = server
     write_mnist(served)
-    sums = tuple(md5(served / f"{name}.gz") for name in data.IDX_FILES)
-    monkeypatch.setattr(data, "MNIST", (("http://127.0.0.1:9/", url), sums))
+    sums = tuple(md5(served / f"{name}.gz") for name in image_files.IDX_FILES)
+    monkeypatch.setattr(image_files, "MNIST", (("http://127.0.0.1:9/", url), sums))
     heard: list[tuple[str, int, int]] = []
     task = load("mnist", tmp_path / "cache", lambda *what: heard.append(what))
     assert len(task.train) == 60
@@ -306,7 +315,7 @@ def test_an_archive_gives_what_is_missing_and_nothing_else(
         archive.addfile(stranger, io.BytesIO())
     address = f"{url}cifar-10-binary.tar.gz"
     source = Source((address,), md5(served / "cifar-10-binary.tar.gz"))
-    monkeypatch.setattr(data, "CIFAR10", source)
+    monkeypatch.setattr(image_files, "CIFAR10", source)
     kept = tmp_path / "cache" / "cifar-10-batches-bin" / "data_batch_1.bin"
     write_cifar(kept, images[:1], labels[:1], 1)
     assert len(load("cifar10", tmp_path / "cache").train) == 1 + 4 * 2

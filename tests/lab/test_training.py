@@ -15,32 +15,44 @@ from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import infobatch
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.cli import app
-from infobatch_lab.data import Images, Task, load
+from infobatch_lab.images import Images, read_digits
 from infobatch_lab.processes import stop_on_signal
 from infobatch_lab.settings import OPTIMIZERS, SCHEDULES, Settings, settings
-from infobatch_lab.train import Keeping, Stopped, train
-from infobatch_lab.training import Progress, Training
+from infobatch_lab.tasks.classification import Classification
+from infobatch_lab.training import Progress, Stopped, Training, train
 from tests.lab.files import TORCHRUN, started, until
 from tests.lab.files import infobatch as infobatch_command
 from tests.ranks import on_ranks
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    """A part of the digits, shifted and mirrored so that augmentation takes part."""
-    digits = load("digits", Path("unused"))
+def part_of_the_digits(*, crop: int = 1, flip: bool = True) -> Classification:
+    """Shifted and mirrored, so that augmentation takes part."""
+    digits = read_digits(Path("unused"), lambda *_: None)
     train_split = Images(digits.train.images[:300], digits.train.labels[:300])
     test_split = Images(digits.test.images[:100], digits.test.labels[:100])
-    return replace(digits, train=train_split, test=test_split, crop=1, flip=True)
+    return Classification(replace(digits, train=train_split, test=test_split, crop=crop, flip=flip))
+
+
+@pytest.fixture(scope="module")
+def task() -> Classification:
+    return part_of_the_digits()
+
+
+@pytest.fixture(scope="module")
+def plain() -> Classification:
+    return part_of_the_digits(crop=0, flip=False)
 
 
 def small(rule: str = "mean", **changes: Any) -> Settings:
     return settings("digits", rule=rule, **{"epochs": 4, **changes})
 
 
-def finished(chosen: Settings, task: Task, folder: Path, **options: Any) -> dict[str, Any]:
-    done = train(chosen, task, Keeping(folder / "checkpoint.pt"), **options)
+def finished(
+    chosen: Settings, task: Classification, folder: Path, **options: Any
+) -> dict[str, Any]:
+    done = train(chosen, task, Checkpoint(folder / "checkpoint.pt"), **options)
     assert isinstance(done, dict)
     return done
 
@@ -48,13 +60,17 @@ def finished(chosen: Settings, task: Task, folder: Path, **options: Any) -> dict
 # What a run says ----------------------------------------------------------------------------------
 
 
-def test_the_line_of_a_run_has_all_of_its_keys(task: Task, tmp_path: Path) -> None:
+def test_the_line_of_a_run_has_all_of_its_keys(task: Classification, tmp_path: Path) -> None:
     run = json.loads(json.dumps(finished(small(), task, tmp_path)))
     assert list(run)[:18] == [
-        "format", "data", "rule", "seed", "model", "optimizer", "schedule", "prune_ratio", "delta",
-        "epochs", "batch_size", "lr", "label_smoothing", "mixup", "cutmix", "amp", "compile",
+        "format", "task", "data", "rule", "seed", "model", "optimizer", "schedule", "prune_ratio",
+        "delta", "epochs", "batch_size", "lr", "shrink", "amp", "compile", "options",
         "match_forwards",
     ]  # fmt: skip
+    assert run["options"] == {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0}
+    assert (run["task"], run["shrink"], run["metric"]["name"]) == (
+        "classification", "epoch", "accuracy",
+    )  # fmt: skip
     assert {"command", "commit", "versions", "machine"} <= run.keys()
     assert run["versions"].keys() == {"infobatch", "torch", "numpy", "python"}
     assert run["machine"].keys() == {"processor", "cores", "threads", "processes", "system"}
@@ -71,7 +87,9 @@ def test_the_line_of_a_run_has_all_of_its_keys(task: Task, tmp_path: Path) -> No
     assert not any("seconds" in name for line in history for name in line)
 
 
-def test_the_loss_distribution_is_that_of_the_middle_epoch(task: Task, tmp_path: Path) -> None:
+def test_the_loss_distribution_is_that_of_the_middle_epoch(
+    task: Classification, tmp_path: Path
+) -> None:
     run = finished(small(), task, tmp_path)
     losses = run["loss_distribution"]
     assert losses["epoch"] == 2
@@ -83,11 +101,11 @@ def test_the_loss_distribution_is_that_of_the_middle_epoch(task: Task, tmp_path:
 
 
 def test_full_training_is_plain_training_in_the_order_of_the_sampler(
-    task: Task, tmp_path: Path
+    plain: Classification, tmp_path: Path
 ) -> None:
     """Written out as anyone would, without weights, records and schedules of ours."""
     chosen = small("full")
-    run = finished(chosen, replace(task, crop=0, flip=False), tmp_path)
+    run = finished(chosen, plain, tmp_path)
 
     torch.manual_seed(0)
     from infobatch_lab.augment import mean_and_std, normalise
@@ -100,15 +118,17 @@ def test_full_training_is_plain_training_in_the_order_of_the_sampler(
     curve = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, chosen.lr, total_steps=40, cycle_momentum=False
     )
-    order: infobatch.InfoBatch[Any] = infobatch.InfoBatch(task.train, 4, rule="full")
-    mean, std = mean_and_std(task.train.images)
+    order: infobatch.InfoBatch[Any] = infobatch.InfoBatch(plain.train, 4, rule="full")
+    mean, std = mean_and_std(plain.data.train.images)
     losses = []
     for epoch in range(4):
         order.set_epoch(epoch)
         total = 0.0
         for indices in order.plan.indices.split(32):
-            inputs = normalise(task.train.images[indices], mean, std)
-            loss = torch.nn.functional.cross_entropy(model(inputs), task.train.labels[indices])
+            inputs = normalise(plain.data.train.images[indices], mean, std)
+            loss = torch.nn.functional.cross_entropy(
+                model(inputs), plain.data.train.labels[indices]
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -122,25 +142,29 @@ def test_full_training_is_plain_training_in_the_order_of_the_sampler(
 
 
 @pytest.mark.parametrize("rule", ["full", "mean", "tiers", "ucb", "mean-unscaled"])
-def test_the_same_seed_gives_the_same_history(task: Task, tmp_path: Path, rule: str) -> None:
+def test_the_same_seed_gives_the_same_history(
+    task: Classification, tmp_path: Path, rule: str
+) -> None:
     first, again = (finished(small(rule), task, tmp_path)["history"] for _ in range(2))
     assert first == again
     other = finished(small(rule, seed=1), task, tmp_path)["history"]
     assert other != first
 
 
-def test_workers_change_nothing(task: Task, tmp_path: Path) -> None:
+def test_workers_change_nothing(task: Classification, tmp_path: Path) -> None:
     alone = finished(small(epochs=2), task, tmp_path)["history"]
     assert finished(small(epochs=2), task, tmp_path, workers=1)["history"] == alone
 
 
-def stopped_after(num_steps: int, chosen: Settings, task: Task, folder: Path) -> Progress:
+def stopped_after(num_steps: int, chosen: Settings, task: Classification, folder: Path) -> Progress:
     """Stop a run after so many steps, as Ctrl-C does."""
     heard: list[Progress] = []
-    keeping = Keeping(folder / "checkpoint.pt", resume=True, every=0)
-    done = train(chosen, task, keeping, stop=lambda: len(heard) >= num_steps, report=heard.append)
+    checkpoint = Checkpoint(folder / "checkpoint.pt", resume=True, every=0)
+    done = train(
+        chosen, task, checkpoint, stop=lambda: len(heard) >= num_steps, report=heard.append
+    )
     assert isinstance(done, Stopped)
-    assert keeping.checkpoint.exists()
+    assert checkpoint.path.exists()
     return heard[-1]
 
 
@@ -151,23 +175,23 @@ def stopped_after(num_steps: int, chosen: Settings, task: Task, folder: Path) ->
 )
 @pytest.mark.parametrize("num_steps", [1, 9, 10, 14, 20])
 def test_a_stopped_run_goes_on_bit_by_bit(
-    chosen: Settings, num_steps: int, task: Task, tmp_path: Path
+    chosen: Settings, num_steps: int, task: Classification, tmp_path: Path
 ) -> None:
     whole = finished(chosen, task, tmp_path)
     stopped_after(num_steps, chosen, task, tmp_path)
     stopped_after(2, chosen, task, tmp_path)
-    keeping = Keeping(tmp_path / "checkpoint.pt", resume=True)
-    done = train(chosen, task, keeping)
+    checkpoint = Checkpoint(tmp_path / "checkpoint.pt", resume=True)
+    done = train(chosen, task, checkpoint)
     assert isinstance(done, dict)
     for name in ("history", "loss_distribution", "num_trained", "num_full", "num_steps"):
         assert done[name] == whole[name], name
-    assert keeping.checkpoint.exists()  # until the line is written
-    keeping.forget()
+    assert checkpoint.path.exists()  # until the line is written
+    checkpoint.delete()
     assert not list(tmp_path.iterdir())
 
 
 def test_random_numbers_of_the_network_are_resumed_too(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Classification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from infobatch_lab import models
 
@@ -178,36 +202,38 @@ def test_random_numbers_of_the_network_are_resumed_too(
     whole = finished(small(), task, tmp_path)["history"]
     stopped_after(12, small(), task, tmp_path)
     torch.rand(7)
-    done = train(small(), task, Keeping(tmp_path / "checkpoint.pt", resume=True))
+    done = train(small(), task, Checkpoint(tmp_path / "checkpoint.pt", resume=True))
     assert isinstance(done, dict)
     assert done["history"] == whole
 
 
-def test_a_checkpoint_of_other_settings_is_refused(task: Task, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused(task: Classification, tmp_path: Path) -> None:
     from infobatch_lab.errors import UserError
 
     stopped_after(3, small(), task, tmp_path)
     with pytest.raises(UserError, match="other settings"):
-        train(small(seed=1), task, Keeping(tmp_path / "checkpoint.pt", resume=True))
+        train(small(seed=1), task, Checkpoint(tmp_path / "checkpoint.pt", resume=True))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a file"])
-def test_a_damaged_checkpoint_is_one_sentence(task: Task, tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_checkpoint_is_one_sentence(
+    task: Classification, tmp_path: Path, content: bytes
+) -> None:
     from infobatch_lab.errors import UserError
 
     (tmp_path / "checkpoint.pt").write_bytes(content)
     with pytest.raises(UserError, match="cannot be resumed .* delete it to start anew"):
-        train(small(), task, Keeping(tmp_path / "checkpoint.pt", resume=True))
+        train(small(), task, Checkpoint(tmp_path / "checkpoint.pt", resume=True))
 
 
-def test_checkpoints_are_kept_on_the_way(task: Task, tmp_path: Path) -> None:
+def test_checkpoints_are_kept_on_the_way(task: Classification, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     seen = []
 
     def look(progress: Progress) -> None:
         seen.append((progress.epoch, progress.finished is not None, path.exists()))
 
-    train(small(), task, Keeping(path, every=2), report=look)
+    train(small(), task, Checkpoint(path, every=2), report=look)
     assert not any(there for epoch, _, there in seen if epoch < 2)
     assert all(there for epoch, _, there in seen if epoch >= 2)
 
@@ -216,14 +242,13 @@ def test_checkpoints_are_kept_on_the_way(task: Task, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_learns(task: Task, tmp_path: Path, optimizer: str) -> None:
-    plain = replace(task, crop=0, flip=False)
+def test_every_optimizer_learns(plain: Classification, tmp_path: Path, optimizer: str) -> None:
     run = finished(small(optimizer=optimizer, epochs=8), plain, tmp_path)
     assert run["accuracy"] > 0.4  # by chance 0.1
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_schedules(task: Task, tmp_path: Path, schedule: str) -> None:
+def test_the_schedules(task: Classification, tmp_path: Path, schedule: str) -> None:
     rates = [line["lr"] for line in finished(small(schedule=schedule), task, tmp_path)["history"]]
     top = {"onecycle": 1, "cosine": 0, "constant": 0}[schedule]
     assert rates.index(max(rates)) == top
@@ -231,16 +256,16 @@ def test_the_schedules(task: Task, tmp_path: Path, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"label_smoothing": 0.1}, {"amp": True}, {"model": "convnet"}])
-def test_other_settings_learn(task: Task, tmp_path: Path, changes: dict[str, Any]) -> None:
-    plain = replace(task, crop=0, flip=False)
+def test_other_settings_learn(
+    plain: Classification, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     assert finished(small(epochs=8, **changes), plain, tmp_path)["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
     "changes", [{"mixup": 0.2}, {"cutmix": 1.0}, {"mixup": 0.2, "cutmix": 1.0}]
 )
-def test_mixed_images_learn(task: Task, tmp_path: Path, changes: dict[str, Any]) -> None:
-    plain = replace(task, crop=0, flip=False)
+def test_mixed_images_learn(plain: Classification, tmp_path: Path, changes: dict[str, Any]) -> None:
     run = finished(small(epochs=12, **changes), plain, tmp_path)
     assert run["accuracy"] > 0.7
     assert run["samples_saved"] > 0.1
@@ -332,21 +357,21 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_go_on_with(
     assert list(tmp_path.glob("checkpoints/*")) == []
 
 
-def whole_and_stopped(stops: Sequence[int], task: Task, folder: Path) -> list[Any]:
+def whole_and_stopped(stops: Sequence[int], task: Classification, folder: Path) -> list[Any]:
     """On a rank: the history of a run, and of those that were stopped after so many steps."""
     os.environ.update(RANK=str(dist.get_rank()), WORLD_SIZE=str(dist.get_world_size()))
     histories = [finished(small(), task, folder)["history"]]
     for num_steps in stops:
         of_stop = folder / str(num_steps)
         stopped_after(num_steps, small(), task, of_stop)
-        done = train(small(), task, Keeping(of_stop / "checkpoint.pt", resume=True))
+        done = train(small(), task, Checkpoint(of_stop / "checkpoint.pt", resume=True))
         assert isinstance(done, dict)
         histories.append(done["history"])
     return histories
 
 
 def test_processes_that_are_stopped_at_any_step_go_on_bit_by_bit(
-    task: Task, tmp_path: Path
+    task: Classification, tmp_path: Path
 ) -> None:
     # In the first epoch, between two, and in one that leaves an odd number of samples to share.
     stops = (1, 10, 14, 20)
@@ -355,11 +380,11 @@ def test_processes_that_are_stopped_at_any_step_go_on_bit_by_bit(
         assert stopped == [whole] * len(stops)
 
 
-def test_tensorboard_gets_every_epoch(task: Task, tmp_path: Path) -> None:
+def test_tensorboard_gets_every_epoch(task: Classification, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    keeping = Keeping(tmp_path / "checkpoint.pt", tensorboard=tmp_path / "log")
-    run = train(small(), task, keeping)
+    checkpoint = Checkpoint(tmp_path / "checkpoint.pt")
+    run = train(small(), task, checkpoint, tensorboard=tmp_path / "log")
     assert isinstance(run, dict)
     events = EventAccumulator(str(tmp_path / "log"))
     events.Reload()
@@ -367,8 +392,8 @@ def test_tensorboard_gets_every_epoch(task: Task, tmp_path: Path) -> None:
     assert logged == pytest.approx([line["accuracy"] for line in run["history"]])
 
 
-def test_the_loader_gives_batches_as_the_plan_has_them(task: Task) -> None:
+def test_the_loader_gives_batches_as_the_plan_has_them(task: Classification) -> None:
     training = Training(small(), task)
     assert isinstance(training.loader, DataLoader)
     labels = torch.cat([labels for _, labels in training.loader])
-    assert labels.equal(task.train.labels[training.train_data.plan.indices])
+    assert labels.equal(task.data.train.labels[training.train_data.plan.indices])

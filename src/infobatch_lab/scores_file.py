@@ -1,10 +1,8 @@
-"""Rules without training: what there is, and what one would keep of a file of scores."""
+"""A file of scores, and what a rule would keep of it: planning without training."""
 
 from __future__ import annotations
 
 import csv
-import re
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,28 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infobatch import Pruner
-from infobatch.rules import RULES, Rule
 from infobatch_lab.errors import UserError, optional
-
-
-def rule_facts() -> list[dict[str, Any]]:
-    """Each rule of the table, as the head of its file has it: its paper, its cost, its bias."""
-    facts = []
-    for name, make in RULES.items():
-        rule = make()
-        origin: Rule = getattr(rule, "rule", rule)  # inside of what holds a selection
-        head = " ".join((sys.modules[type(origin).__module__].__doc__ or "").split())
-        about, _, rest = head.partition(" Cost: ")
-        facts.append(
-            {
-                "rule": name,
-                "unbiased": rule.unbiased,
-                "paper": about.rstrip("."),
-                "cost": re.split(r"\.(?: |$)", rest)[0],
-                "skips": (type(origin).__doc__ or "").split("\n")[0],
-            }
-        )
-    return facts
 
 
 def plan_for(

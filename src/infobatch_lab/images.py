@@ -1,7 +1,6 @@
-"""The data sets, from their standard files: each split one uint8 tensor of images.
+"""Image data sets, from their standard files: each split is one uint8 tensor of images.
 
-The files are read from a folder and fetched from the data set's own home where they are missing.
-Nothing is unpickled.
+Missing files are fetched from the data set's own home. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from infobatch_lab.download import Source, fetch
+from infobatch_lab.download import Fetching, Source, fetch
 from infobatch_lab.errors import UserError, optional
 
 Bytes = NDArray[np.uint8]
-
-Heard = Callable[[str, int, int], None]
-"""Is told, while a file is fetched: its name, the bytes so far, the bytes in all."""
 
 IMAGE_SIZE = 64
 """The side that the images of a folder are brought to."""
@@ -60,8 +55,8 @@ class Images(Dataset[Any]):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """A data set to train and test on, and what may be done to its images."""
+class ImageData:
+    """Images to train and to test on, and what augmentation may do to them."""
 
     train: Images
     test: Images
@@ -76,20 +71,8 @@ class Task:
         return self.train.images.shape[3]
 
 
-def load(name: str, folder: Path, progress: Heard = lambda *_: None) -> Task:
-    """The data set of this name, from files in `folder`, fetched where they are missing."""
-    if name.startswith("folder:"):
-        return read_folder(Path(name.removeprefix("folder:")))
-    if name not in READERS:
-        raise UserError(
-            f"data is {name!r}, expected one of {', '.join(READERS)} or folder:PATH "
-            "(a folder with a folder of images per class)."
-        )
-    return READERS[name](folder, progress)
-
-
 def default_folder() -> Path:
-    """Where data sets are kept, unless told: `INFOBATCH_DATA`, or a cache directory."""
+    """The default folder of data sets: `INFOBATCH_DATA`, or a cache directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("INFOBATCH_DATA") or cache / "infobatch")
 
@@ -97,13 +80,13 @@ def default_folder() -> Path:
 # scikit-learn's digits ----------------------------------------------------------------------------
 
 
-def read_digits(folder: Path, progress: Heard) -> Task:
+def read_digits(folder: Path, progress: Fetching) -> ImageData:
     """1,437 images of 8 x 8 to train, 360 to test; they come with scikit-learn."""
     pixels, labels = optional("sklearn.datasets").load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     images = torch.from_numpy(pixels.astype(np.uint8).reshape(-1, 8, 8, 1) * 15)[order]
     classes = torch.from_numpy(labels.astype(np.int64))[order]
-    return Task(
+    return ImageData(
         train=Images(images[360:], classes[360:]),
         test=Images(images[:360], classes[:360]),
         num_classes=10,
@@ -145,24 +128,24 @@ FASHION_MNIST = (
 )
 
 
-def read_mnist(folder: Path, progress: Heard) -> Task:
+def read_mnist(folder: Path, progress: Fetching) -> ImageData:
     """60,000 digits of 28 x 28 to train, 10,000 to test."""
-    return read_idx_task(folder / "mnist", MNIST, progress, crop=2, flip=False)
+    return read_idx_splits(folder / "mnist", MNIST, progress, crop=2, flip=False)
 
 
-def read_fashion_mnist(folder: Path, progress: Heard) -> Task:
+def read_fashion_mnist(folder: Path, progress: Fetching) -> ImageData:
     """60,000 pieces of clothing, 28 x 28, to train, 10,000 to test."""
-    return read_idx_task(folder / "fashion-mnist", FASHION_MNIST, progress, crop=0, flip=True)
+    return read_idx_splits(folder / "fashion-mnist", FASHION_MNIST, progress, crop=0, flip=True)
 
 
-def read_idx_task(
+def read_idx_splits(
     folder: Path,
     home: tuple[tuple[str, ...], tuple[str, ...]],
-    progress: Heard,
+    progress: Fetching,
     *,
     crop: int,
     flip: bool,
-) -> Task:
+) -> ImageData:
     """Four idx files, plain or gzipped."""
     urls, checksums = home
     for name, md5 in zip(IDX_FILES, checksums, strict=True):
@@ -171,7 +154,7 @@ def read_idx_task(
             fetch(source, folder / f"{name}.gz", progress)
     x, y, x_test, y_test = (read_idx(find_idx(folder, name)) for name in IDX_FILES)
     num_classes = 10
-    return Task(
+    return ImageData(
         train=labelled(x[..., None], y, num_classes, folder),
         test=labelled(x_test[..., None], y_test, num_classes, folder),
         num_classes=num_classes,
@@ -237,7 +220,7 @@ CIFAR100 = Source(
 )
 
 
-def read_cifar10(folder: Path, progress: Heard) -> Task:
+def read_cifar10(folder: Path, progress: Fetching) -> ImageData:
     """50,000 colour images of 32 x 32 to train, 10,000 to test, in 10 classes."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     return read_cifar(
@@ -245,12 +228,14 @@ def read_cifar10(folder: Path, progress: Heard) -> Task:
     )
 
 
-def read_cifar100(folder: Path, progress: Heard) -> Task:
+def read_cifar100(folder: Path, progress: Fetching) -> ImageData:
     """50,000 colour images of 32 x 32 to train, 10,000 to test, in 100 classes."""
     return read_cifar(folder / "cifar-100-binary", ("train.bin", "test.bin"), CIFAR100, progress)
 
 
-def read_cifar(folder: Path, names: tuple[str, ...], source: Source, progress: Heard) -> Task:
+def read_cifar(
+    folder: Path, names: tuple[str, ...], source: Source, progress: Fetching
+) -> ImageData:
     """All files but the last are for training."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
@@ -259,7 +244,7 @@ def read_cifar(folder: Path, names: tuple[str, ...], source: Source, progress: H
     num_labels, num_classes = (2, 100) if source is CIFAR100 else (1, 10)
     parts = [read_cifar_file(folder / name, num_labels) for name in names]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
-    return Task(
+    return ImageData(
         train=labelled(images, labels, num_classes, folder),
         test=labelled(*parts[-1], num_classes, folder),
         num_classes=num_classes,
@@ -299,7 +284,7 @@ def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Im
 # A folder of images -------------------------------------------------------------------------------
 
 
-def read_folder(folder: Path) -> Task:
+def read_folder(folder: Path, progress: Fetching) -> ImageData:
     """A folder per class. With `train` and `test` (or `val`) in it, those are the splits; without,
     every fifth image of a class is kept for testing.
     """
@@ -318,7 +303,7 @@ def read_folder(folder: Path) -> Task:
         if unknown := sorted(set(test) - set(train)):
             raise UserError(f"{held_out[0]} has the class {unknown[0]!r}, which train has not.")
     classes = sorted(train)
-    return Task(
+    return ImageData(
         train=decode(train, classes),
         test=decode(test, classes),
         num_classes=len(classes),
@@ -361,12 +346,3 @@ def decode_file(path: Path) -> Bytes:
             return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error
-
-
-READERS: dict[str, Callable[[Path, Heard], Task]] = {
-    "digits": read_digits,
-    "mnist": read_mnist,
-    "fashion-mnist": read_fashion_mnist,
-    "cifar10": read_cifar10,
-    "cifar100": read_cifar100,
-}

@@ -10,7 +10,7 @@ import pytest
 from infobatch import Pruner
 from infobatch.rules import RULES
 from infobatch_lab.errors import UserError
-from infobatch_lab.planning import plan_for, read_scores, rule_facts
+from infobatch_lab.scores_file import plan_for, read_scores
 
 SCORES = [0.25, 4.0, np.nan, 1.5, 1e-3, 2.0]
 
@@ -112,15 +112,3 @@ def test_a_ratio_out_of_range_is_the_sentence_of_the_library(tmp_path: Path) -> 
         plan_for(tmp_path / "a.npy", prune_ratio=1.5)
     with pytest.raises(UserError, match="rule is 'median', expected a Rule or one of above"):
         plan_for(tmp_path / "a.npy", rule="median")
-
-
-def test_every_rule_says_where_it_is_from_and_what_it_costs() -> None:
-    facts = rule_facts()
-    assert [fact["rule"] for fact in facts] == list(RULES)
-    assert {fact["rule"] for fact in facts if fact["unbiased"]} == {
-        name for name, make in RULES.items() if make().unbiased
-    }
-    for fact in facts:
-        assert fact["paper"]
-        assert fact["cost"]
-        assert fact["skips"]
