@@ -1,4 +1,4 @@
-"""Images to what a model takes: shifted, mirrored, normalised, mixed; a whole batch at once."""
+"""Augmentation of a whole batch of images at once: shift, mirror, normalise, mix."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def crop_and_flip(images: Tensor, rng: torch.Generator, *, crop: int, flip: bool
     return flat.index_select(0, pixels.flatten().to(images.device)).reshape(images.shape)
 
 
-def reflect(places: Tensor, length: int) -> Tensor:
-    """Places beyond an edge, mirrored at it: -1 is 1."""
-    return (length - 1) - ((length - 1) - places.abs()).abs()
+def reflect(positions: Tensor, length: int) -> Tensor:
+    """Mirror positions beyond an edge at that edge: -1 becomes 1."""
+    return (length - 1) - ((length - 1) - positions.abs()).abs()
 
 
 def mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, in float64, a part at a time: `mean_and_std(images)`."""
+    """The mean and standard deviation of each channel, summed in float64."""
     channels = images.shape[-1]
     total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels).double()
     for part in images.split(1000):
@@ -49,7 +49,7 @@ def mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 with channels last to float32 as a network takes it, channels first in name only."""
+    """Turn uint8 images with channels last into float32 inputs, in the channels_last format."""
     return ((images.float() - mean) / std).permute(0, 3, 1, 2)
 
 
@@ -58,8 +58,8 @@ def mix(
 ) -> tuple[Tensor, Tensor, float]:
     """MixUp or CutMix of a batch, chosen by a coin where both are given.
 
-    Returns the mixed images, for each image the partner it was mixed with, and the share that it
-    kept of itself. `mixup` and `cutmix` are the alphas of their papers' Beta distributions.
+    Returns the mixed images, the partner each was mixed with, and the share that each keeps of
+    itself. `mixup` and `cutmix` are the alphas of their papers' Beta distributions.
     """
     seed = int(torch.randint(2**62, (), generator=rng))
     dice = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ def mix(
 def cut(
     images: Tensor, partner: Tensor, lam: float, dice: np.random.Generator
 ) -> tuple[Tensor, Tensor, float]:
-    """A box of each image comes from its partner; the share is counted in pixels."""
+    """Replace a box of each image by its partner's; the share is counted in pixels."""
     height, width = images.shape[-2:]
     box_height, box_width = (round(side * (1 - lam) ** 0.5) for side in (height, width))
     top = int(dice.integers(height - box_height + 1))

@@ -6,15 +6,15 @@ stopped by Ctrl-C. The options of a run are derived from `Settings` and from the
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -24,17 +24,19 @@ import infobatch
 from infobatch_lab import rules, runs, tasks
 from infobatch_lab.checkpoints import Checkpoint, DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.display import duration, fetching, out, running, show, tell
+from infobatch_lab.display import duration, fetching, out, running, show, show_queue, tell
 from infobatch_lab.errors import UserError
+from infobatch_lab.flags import with_settings
 from infobatch_lab.images import default_folder
+from infobatch_lab.jobs import Event, SweepConfig, run_sweep
 from infobatch_lab.options import in_words
 from infobatch_lab.processes import process_group, rank, stop_on_signal
-from infobatch_lab.queue import QueueFile, QueueState, seconds_left
+from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
 from infobatch_lab.report import check_margin, results, write
 from infobatch_lab.runs import Run
 from infobatch_lab.scores_file import plan_for
-from infobatch_lab.settings import Settings, declared, settings
-from infobatch_lab.sweep import SWEPT, Event, Pending, SweepConfig, grid, run_sweep
+from infobatch_lab.settings import Settings, settings
+from infobatch_lab.sweep import SWEPT, Pending, grid
 from infobatch_lab.tasks import Task
 from infobatch_lab.training import Progress, Stopped, train
 
@@ -89,62 +91,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a script")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for runs.jsonl and checkpoints")]
 
 
-def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
-    """A setting as an option. One that is not given is None, so that the data set may say it."""
-    flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
-    text, choices = field.metadata["help"], field.metadata["choices"]
-    if field.name == "model":
-        of_tasks = [name for recipe in tasks.RECIPES.values() for name in recipe.task.models]
-        choices = list(dict.fromkeys(of_tasks))
-    if choices:
-        text += f": {in_words(choices)}"
-    if swept:
-        kind, text = str, f"{text}; one or more, separated by commas"
-    if "[default" not in text:
-        default = "per data set" if field.default is MISSING else field.default
-        text += "" if default is False else f" [default: {default}]"
-    annotation = Annotated[kind | None, typer.Option(flag, help=text)]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)
-
-
-def setting_options(*, sweep: bool) -> list[inspect.Parameter]:
-    """The options of all settings: those of every run, and those of single tasks."""
-    kinds: dict[type, None] = {Settings: None}
-    kinds |= {recipe.task.Options: None for recipe in tasks.RECIPES.values()}
-    found: dict[str, inspect.Parameter] = {}
-    for kind in kinds:
-        hints = get_type_hints(kind)
-        for name, field in declared(kind).items():
-            if name == "data" or (sweep and name in ("rule", "seed")):
-                continue
-            swept = sweep and name in SWEPT
-            found.setdefault(name, option(field, hints[name], swept=swept))
-    return list(found.values())
-
-
-def with_settings(*, sweep: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each setting; it gets them as one dict, `given`."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        extra = setting_options(sweep=sweep)
-        names = {parameter.name for parameter in extra}
-        own = inspect.signature(command, eval_str=True)
-        kept = [p for p in own.parameters.values() if p.name != "given"]
-
-        def called(**values: Any) -> None:
-            given = {name: values.pop(name) for name in list(values) if name in names}
-            command(given=given, **values)
-
-        first, *others = (p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept)
-        called.__signature__ = own.replace(parameters=[first, *extra, *others])  # type: ignore[attr-defined]
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
-        return called
-
-    return decorate
-
-
 Data = Annotated[str, typer.Option(help=f"Data set: {in_words(list(tasks.RECIPES))}")]
+
+
+class QueueAction(str, Enum):
+    """What `infobatch queue` does."""
+
+    show = "show"
+    pause = "pause"
+    resume = "resume"
+    run = "run"
+
 
 # Commands -----------------------------------------------------------------------------------------
 
@@ -285,6 +242,40 @@ def demo(
 
 @app.command(
     epilog=examples(
+        "infobatch queue",
+        "infobatch queue --out results/camvid --json",
+        "infobatch queue pause          # `infobatch queue resume` lets it go on",
+        "infobatch queue run            # after a kill: what is left, without the command",
+    )
+)
+def queue(
+    action: Annotated[QueueAction, typer.Argument(help="What to do")] = QueueAction.show,
+    out_folder: Out = Path("runs"),
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a comparison has still to run and how long it will take; hold it, or go on."""
+    file = QueueFile(out_folder / RUNS)
+    if action is QueueAction.pause:
+        file.pause()
+        tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
+    elif action is QueueAction.resume:
+        file.resume()
+    elif action is QueueAction.run:
+        state = file.read()
+        if not state.cells:
+            raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
+        cells, every = state.cells, state.checkpoint_every
+        finished = run_cells(cells, state.matching, file.runs_file, data_dir, state.jobs, every)
+        show_or_print(finished, as_json, title_of(cells[0]))
+    elif as_json:
+        print(json.dumps(status_of(file)))
+    else:
+        show_queue(status_of(file), out_folder)
+
+
+@app.command(
+    epilog=examples(
         "infobatch report runs",
         "infobatch report results/*/*.jsonl --out page --margin 0.25",
         "infobatch report runs --json",
@@ -392,108 +383,6 @@ def version_option(
         raise typer.Exit
 
 
-# The queue ----------------------------------------------------------------------------------------
-
-queue_app = typer.Typer(rich_markup_mode=None, add_completion=False)
-app.add_typer(
-    queue_app,
-    name="queue",
-    epilog=examples(
-        "infobatch queue",
-        "infobatch queue --out results/camvid --json",
-        "infobatch queue pause          # `infobatch queue resume` lets it go on",
-        "infobatch queue run            # after a kill: what is left, without the command",
-    ),
-)
-
-
-@queue_app.callback(invoke_without_command=True)
-def queue(context: typer.Context, out_folder: Out = Path("runs"), as_json: Json = False) -> None:
-    """Show what a comparison has still to run, and how long it will take."""
-    if context.invoked_subcommand is not None:
-        return
-    file = QueueFile(out_folder / RUNS)
-    status = queue_status(file)
-    if as_json:
-        print(json.dumps(status))
-        return
-    if not status["runs"]:
-        print(f"nothing is queued in {out_folder}.")
-        return
-    table = Table("run", "seed", "state", box=None, pad_edge=False)
-    for row in status["runs"]:
-        state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
-        table.add_row(row["rule"], str(row["seed"]), state)
-    out.print(table)
-    left = status["seconds_left"]
-    words = "" if left is None or not status["num_left"] else f", about {duration(left)} left"
-    print(f"{status['num_done']} of {len(status['runs'])} runs finished{words}.")
-    if status["paused"]:
-        print("It is paused: `infobatch queue resume` lets it go on.")
-    elif status["num_left"] and not status["alive"]:
-        print("Nobody works on it: `infobatch queue run` goes on.")
-
-
-@queue_app.command()
-def pause(out_folder: Out = Path("runs")) -> None:
-    """Hold all runs between two steps, say while speed is measured."""
-    QueueFile(out_folder / RUNS).pause()
-    tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
-
-
-@queue_app.command()
-def resume(out_folder: Out = Path("runs")) -> None:
-    """Let paused runs go on."""
-    QueueFile(out_folder / RUNS).resume()
-
-
-@queue_app.command("run")
-def run_queue(
-    out_folder: Out = Path("runs"), data_dir: DataDir = None, as_json: Json = False
-) -> None:
-    """Run what is left, as after a kill."""
-    file = QueueFile(out_folder / RUNS)
-    state = file.read()
-    if not state.cells:
-        raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
-    finished = run_cells(
-        state.cells, state.matching, file.runs_file, data_dir, state.jobs, state.checkpoint_every
-    )
-    show_or_print(finished, as_json, title_of(state.cells[0]))
-
-
-def queue_status(file: QueueFile) -> dict[str, Any]:
-    """The queue in plain numbers and words."""
-    state = file.read()
-    finished = runs.read_file(file.runs_file)
-    pending = Pending(state.cells, state.matching, finished)
-    waiting = set(pending)
-    rows = [
-        {
-            "name": cell.name,
-            "rule": cell.label,
-            "seed": cell.seed,
-            "state": (
-                "done"
-                if cell not in waiting
-                else "at work"
-                if cell.name in state.at_work
-                else "waiting"
-            ),
-            "fraction": state.at_work.get(cell.name, 0.0) if cell in waiting else 1.0,
-        }
-        for cell in pending.wanted
-    ]
-    return {
-        "paused": file.is_paused,
-        "alive": state.process is not None,
-        "num_done": len(rows) - len(waiting),
-        "num_left": len(waiting),
-        "seconds_left": seconds_left(waiting, finished, at_work=state.at_work, jobs=state.jobs),
-        "runs": rows,
-    }
-
-
 # Parts that commands share ------------------------------------------------------------------------
 
 WRITE_SECONDS = 2.0
@@ -560,11 +449,13 @@ def run_pending(
                 config.checkpoint(cell).delete()
             elif isinstance(event, DiscardedCheckpoint):
                 tell(event.sentence)
+            # A run that starts or ends is written at once, the progress of the others in between.
+            due = not isinstance(event, Progress) or cell.name not in at_work
             if isinstance(event, Progress):
                 at_work[cell.name] = event.fraction
             else:
                 at_work.pop(cell.name, None)
-            if time.monotonic() - last_written > WRITE_SECONDS or isinstance(event, dict):
+            if due or time.monotonic() - last_written > WRITE_SECONDS:
                 last_written = time.monotonic()
                 wanted = (*others, *pending.wanted)
                 queue_file.write(replace(state, cells=wanted, at_work=dict(at_work)))

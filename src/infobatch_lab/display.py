@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
@@ -13,10 +15,10 @@ from infobatch_lab import tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
 from infobatch_lab.comparison import Comparison, Row
 from infobatch_lab.download import Fetching
+from infobatch_lab.jobs import Event, Listener
 from infobatch_lab.metrics import Metric
 from infobatch_lab.processes import rank
 from infobatch_lab.settings import Settings
-from infobatch_lab.sweep import Event, Listener
 from infobatch_lab.training import Progress as Step
 
 out = Console(highlight=False)
@@ -126,6 +128,25 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     out.print(table)
     if any(row.method.match_forwards for row in rows):
         out.print("† full training cut to as many forward passes")
+
+
+def show_queue(status: dict[str, Any], folder: Path) -> None:
+    """Print what `queue.status_of` says."""
+    if not status["runs"]:
+        out.print(f"nothing is queued in {folder}.", soft_wrap=True)
+    else:
+        table = Table("run", "seed", "state", box=None, pad_edge=False)
+        for row in status["runs"]:
+            state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
+            table.add_row(row["rule"], str(row["seed"]), state)
+        out.print(table)
+        left = status["seconds_left"] if status["num_left"] else None
+        words = "" if left is None else f", about {duration(left)} left"
+        out.print(f"{status['num_done']} of {len(status['runs'])} runs finished{words}.")
+    if status["paused"]:
+        out.print("It is paused: `infobatch queue resume` lets it go on.")
+    elif status["num_left"] and not status["alive"]:
+        out.print("Nobody works on it: `infobatch queue run` goes on.")
 
 
 def value_and_spread(metric: Metric, row: Row) -> str:

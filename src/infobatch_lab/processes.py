@@ -1,4 +1,4 @@
-"""One process, or several under torchrun; and being asked to stop."""
+"""One process, or several under torchrun, and requests to stop."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor
 
 
 def rank() -> int:
-    """Of this process, from 0."""
+    """The rank of this process, counted from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
-def num_processes() -> int:
-    """That train together."""
+def world_size() -> int:
+    """The number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Joined with the other processes of torchrun; nothing to do for one alone."""
-    if num_processes() == 1:
+    """Join the other processes of torchrun; a single process has nothing to join."""
+    if world_size() == 1:
         yield
         return
     if torch.cuda.is_available():
@@ -40,31 +40,31 @@ def process_group() -> Iterator[None]:
 
 def total(values: Tensor) -> Tensor:
     """The sum over all processes, in place."""
-    if num_processes() > 1:
+    if world_size() > 1:
         dist.all_reduce(values)
     return values
 
 
 def wait_for_all() -> None:
-    """Go on when all processes are here."""
-    if num_processes() > 1:
+    """Wait until all processes are here."""
+    if world_size() > 1:
         dist.barrier()
 
 
 @contextmanager
 def stop_on_signal(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C (or a polite kill) has asked to stop; or just
-    these signals.
+    """Yield a function that says whether a signal has asked to stop: Ctrl-C or SIGTERM, unless
+    others are given.
 
-    The first asks, so that the step at hand is finished; a second Ctrl-C ends at once. Not so under
-    a launcher: it may pass on the one that the terminal has sent to all, and kills what does not
-    end.
+    The first signal asks, so that the current step is finished; a second Ctrl-C ends at once. Under
+    a launcher it does not, because the launcher may pass on the Ctrl-C that the terminal has sent
+    to all processes.
     """
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        if num_processes() == 1 and signal.SIGINT in before:
+        if world_size() == 1 and signal.SIGINT in before:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     heeded = numbers or (signal.SIGINT, signal.SIGTERM)
@@ -77,8 +77,8 @@ def stop_on_signal(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 def all_agree_to_stop(asked: bool) -> bool:
-    """Whether any process was asked to, so that all of them stop at the same step."""
-    if num_processes() == 1:
+    """Whether any process was asked to stop: all of them must stop at the same step."""
+    if world_size() == 1:
         return asked
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return bool(total(torch.tensor(float(asked), device=device)))

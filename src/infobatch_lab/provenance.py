@@ -16,7 +16,7 @@ import torch
 
 import infobatch
 import infobatch_lab
-from infobatch_lab.processes import num_processes
+from infobatch_lab.processes import world_size
 
 PACKAGES = (infobatch, infobatch_lab)
 
@@ -36,7 +36,7 @@ def provenance() -> dict[str, Any]:
             "processor": processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "processes": num_processes(),
+            "processes": world_size(),
             "system": f"{platform.system()} {platform.release()}",
         },
     }

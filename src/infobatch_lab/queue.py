@@ -16,8 +16,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from infobatch_lab.runs import Run
+from infobatch_lab.runs import Run, read_file
 from infobatch_lab.settings import Settings, settings_of
+from infobatch_lab.sweep import Pending
 
 POLL_SECONDS = 0.2
 
@@ -144,3 +145,35 @@ def seconds_per_epoch(cell: Settings, finished: Sequence[Run]) -> float | None:
     same_rule = [run for run in alike if run.rule == cell.rule]
     known = [(run.seconds or 0.0) / run.epochs for run in same_rule or alike]
     return mean(known) if known else None
+
+
+def status_of(file: QueueFile) -> dict[str, Any]:
+    """The queue in plain numbers and words."""
+    state = file.read()
+    finished = read_file(file.runs_file)
+    pending = Pending(state.cells, state.matching, finished)
+    waiting = set(pending)
+    rows = [
+        {
+            "name": cell.name,
+            "rule": cell.label,
+            "seed": cell.seed,
+            "state": (
+                "done"
+                if cell not in waiting
+                else "at work"
+                if cell.name in state.at_work
+                else "waiting"
+            ),
+            "fraction": state.at_work.get(cell.name, 0.0) if cell in waiting else 1.0,
+        }
+        for cell in pending.wanted
+    ]
+    return {
+        "paused": file.is_paused,
+        "alive": state.process is not None,
+        "num_done": len(rows) - len(waiting),
+        "num_left": len(waiting),
+        "seconds_left": seconds_left(waiting, finished, at_work=state.at_work, jobs=state.jobs),
+        "runs": rows,
+    }

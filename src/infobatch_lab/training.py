@@ -22,7 +22,7 @@ from infobatch.schedule import Schedule
 from infobatch_lab import rules
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError, optional
-from infobatch_lab.processes import all_agree_to_stop, num_processes, rank, total
+from infobatch_lab.processes import all_agree_to_stop, rank, total, world_size
 from infobatch_lab.provenance import provenance
 from infobatch_lab.runs import FORMAT, Line
 from infobatch_lab.seeding import generator, seed_of
@@ -84,7 +84,7 @@ class Training:
 
     def _wrapped(self, model: nn.Module) -> Forward:
         """The network for a step: for several processes, compiled, in bfloat16, as asked for."""
-        network: Any = DistributedDataParallel(model) if num_processes() > 1 else model
+        network: Any = DistributedDataParallel(model) if world_size() > 1 else model
         if self.settings.compile:
             network = torch.compile(network, dynamic=True)
 
@@ -220,7 +220,7 @@ class Training:
 
     def sync(self) -> None:
         """Make the state of rank 0 the state of all processes; all must call it."""
-        if num_processes() == 1:
+        if world_size() == 1:
             return
         if self.train_data.num_reported:
             self.train_data.sync()
@@ -332,12 +332,12 @@ def loader_and_schedule(
     """The batches of a run and its learning rate: the only place that knows `shrink`."""
     if settings.shrink == "batch":
         raise UserError("shrink is 'batch', which this version cannot do yet: use 'epoch'.")
-    if settings.batch_size % num_processes():
+    if settings.batch_size % world_size():
         raise UserError(
-            f"batch_size is {settings.batch_size}, expected a multiple of the {num_processes()} "
+            f"batch_size is {settings.batch_size}, expected a multiple of the {world_size()} "
             "processes."
         )
-    batch_size = settings.batch_size // num_processes()
+    batch_size = settings.batch_size // world_size()
     loader: DataLoader[Any] = DataLoader(
         train_data,
         batch_size=batch_size,
@@ -350,7 +350,7 @@ def loader_and_schedule(
         # An iterator draws a seed for its workers; a resumed run has one more of them.
         generator=torch.Generator(),
     )
-    samples_per_rank = -(-train_data.num_samples // num_processes())
+    samples_per_rank = -(-train_data.num_samples // world_size())
     num_steps = settings.epochs * -(-samples_per_rank // batch_size)
     curve = curve_of(settings, optimizer, num_steps)
     return loader, Schedule(curve, train_data, batch_size=batch_size)

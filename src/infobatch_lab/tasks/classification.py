@@ -18,7 +18,7 @@ from infobatch_lab.download import Fetching
 from infobatch_lab.images import ImageData
 from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.options import setting
-from infobatch_lab.processes import num_processes, rank, total
+from infobatch_lab.processes import rank, total, world_size
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Classification(Task):
         batches = list(
             zip(test.images.split(EVAL_BATCH), test.labels.split(EVAL_BATCH), strict=True)
         )
-        for x, y in batches[rank() :: num_processes()]:
+        for x, y in batches[rank() :: world_size()]:
             predicted = network(self._inputs(x.to(device))).argmax(1)
             num_right += (predicted == y.to(device)).sum()
         return {"accuracy": float(total(num_right)) / len(test)}
