@@ -28,6 +28,8 @@ class Metric:
     decimals: int = 2
     counts_samples: bool = False
     """Whether it is a number of test samples over all of them, so that its steps are known."""
+    label: str = ""
+    """Its name for people, where `name` does not do: "mIoU"."""
 
     @property
     def difference_unit(self) -> str:
@@ -41,8 +43,8 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """The name in plain words."""
-        return self.name.replace("_", " ")
+        """The name for people."""
+        return self.label or self.name.replace("_", " ")
 
     @property
     def difference_title(self) -> str:

@@ -30,10 +30,13 @@ STYLES = {
 }
 
 OTHERS = (
-    Style("#6b7280", "#9aa4b2", "h"),
-    Style("#8b3a2b", "#e2796a", "h"),
-    Style("#5f7a00", "#b3cf3f", "h"),
-    Style("#7a4fc0", "#c5a3ff", "h"),
+    Style("#6b7280", "#9aa4b2", "h", (0, (4, 1.5))),
+    Style("#8b3a2b", "#e2796a", "<", (0, (2, 1))),
+    Style("#5f7a00", "#b3cf3f", ">", (0, (5, 1, 1, 1))),
+    Style("#7a4fc0", "#c5a3ff", "p", (0, (1, 1.5))),
+    Style("#00737e", "#4fd3df", "d", (0, (3, 1.5))),
+    Style("#a8326b", "#ff8fb8", "H", (0, (6, 1.5, 1, 1.5))),
+    Style("#7d5a2c", "#d9b27c", "8", (0, (2, 2))),
 )
 """For rules that the table does not have, in their order of names."""
 

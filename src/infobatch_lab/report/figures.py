@@ -172,7 +172,7 @@ def _metric_by_samples(comparison: Comparison, theme: Theme, margin: float) -> S
         if method.is_main:
             words.append(f"{method.name}: {metric.full_text(value)} with {samples:,.0f} samples")
     level = _reference(axes, comparison, theme, margin)
-    axes.set(xlabel="samples trained", ylabel=f"test {metric.words}")
+    axes.set(xlabel="samples trained", ylabel=metric.words)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.margins(0.16, 0.16)
@@ -193,7 +193,7 @@ def _progress(comparison: Comparison, theme: Theme) -> Sketch:
         axes.plot(samples, values, color=colour, linestyle=_dash(method, comparison))
         axes.plot(samples[-1], values[-1], _style(method, comparison).marker, color=colour, ms=6)
         ends.append((float(samples[-1]), float(values[-1]), method.short_name, colour))
-    axes.set(xlabel="samples trained so far", ylabel=f"test {metric.words}")
+    axes.set(xlabel="samples trained so far", ylabel=metric.words)
     axes.set_ylim(_range(curves, metric))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -221,7 +221,7 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
         words.append(f"{method.name} keeps {np.mean(kept):.0%} on average")
     top.set(ylabel="kept", ylim=(0, 1.05))
     top.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    bottom.set(xlabel="epoch", ylabel=f"test {comparison.metric.words}")
+    bottom.set(xlabel="epoch", ylabel=comparison.metric.words)
     bottom.set_ylim(_range(curves, comparison.metric))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     _metric_axis(bottom, comparison.metric)
@@ -321,7 +321,7 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
         return None
     full = _reference(axes, comparison, theme, margin)
     axes.margins(0.06, 0.12)
-    axes.set(xlabel="δ" if of_delta else "r", ylabel=f"test {metric.words}")
+    axes.set(xlabel="δ" if of_delta else "r", ylabel=metric.words)
     _metric_axis(axes, metric)
     if full is not None:
         ends.append((axes.get_xlim()[1], full, "full", _full_colour(theme)))

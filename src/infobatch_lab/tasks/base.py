@@ -97,6 +97,6 @@ class Recipe:
     read: Callable[[Path, Fetching], Task]
     """Gets the folder of data sets, or PATH where the value of `--data` is `name:PATH`."""
     files: str = ""
-    """Where its files are, below the folder of data sets; for the documentation."""
+    """Where its files are, below the folder of data sets; the documentation must say it."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values for `Settings` and for the task's `Options`: model, epochs and batch_size at least."""

@@ -138,7 +138,7 @@ def recipe(
     )
 
 
-IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte`, plain or `.gz"
+IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 CIFAR10 = "cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin"
 
 RECIPES: dict[str, Recipe] = {
