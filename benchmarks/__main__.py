@@ -32,7 +32,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.table import Section, as_markdown, as_text
-from infobatch.experiments.provenance import commit, processor
+from infobatch_lab.provenance import commit, processor
 
 SECTIONS: dict[str, Callable[[], Section]] = {
     "plan": planning.section,

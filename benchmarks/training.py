@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.table import Aim, Row, Section
 from infobatch import InfoBatch
-from infobatch.experiments import models
+from infobatch_lab import models
 
 NUM_EPOCHS = 16
 BATCH = 32

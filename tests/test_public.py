@@ -14,13 +14,8 @@ import infobatch
 
 SOURCE = Path(infobatch.__file__).parent
 
-LEAVES = {
-    SOURCE / "__main__.py",
-    SOURCE / "cli.py",
-    *(SOURCE / "experiments").rglob("*.py"),
-    *(SOURCE / "report").rglob("*.py"),
-}
-"""What is built on the library, and not a part of it."""
+LEAVES = {SOURCE / "__main__.py"}
+"""Hands over to the laboratory, lazily: not a part of the library."""
 
 
 def test_the_public_names() -> None:
@@ -87,20 +82,22 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         assert all(order.index(module) < order.index(name) for module in imported - {""}), name
 
 
-def test_experiments_report_and_command_line_are_leaves() -> None:
-    """They use public names alone, and nothing uses them."""
-    leaves = {"cli", "experiments", "report"}
+def test_the_library_never_imports_the_laboratory() -> None:
     for path in set(SOURCE.rglob("*.py")) - LEAVES:
-        assert not leaves & {module.split(".")[0] for module in imports_of(path)}, path
-    public_modules = {"", "mixing", "rules", "schedule", "selection"}
-    for path in LEAVES:
-        outside = {m for m in imports_of(path) if m.split(".")[0] not in leaves}
-        assert outside <= public_modules, path
+        assert "infobatch_lab" not in path.read_text(), path
+
+
+def test_integrations_use_public_names_only() -> None:
+    public = {"", "indexed", "mixing", "rules", "schedule", "selection"}
+    for path in (SOURCE / "integrations").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module == "infobatch":
-                assert {name.name for name in node.names} <= {*infobatch.__all__, "__version__"}
-    for path in (SOURCE / "report").rglob("*.py"):  # files of runs come from anywhere
-        assert "experiments" not in {module.split(".")[0] for module in imports_of(path)}
+                assert {name.name for name in node.names} <= set(infobatch.__all__), path
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+                owner = node.value.attr  # self.pruner._private, self.train_data._private
+                is_ours = owner in ("pruner", "train_data", "_pruner", "_data", "sampler")
+                assert not (is_ours and node.attr.startswith("_")), (path, node.lineno)
+        assert imports_of(path) <= public, path
 
 
 def test_scores_rules_and_plan_do_not_know_each_other() -> None:

@@ -1,20 +1,13 @@
-"""The command `infobatch`, which needs the extra of the same packages: `infobatch --help`."""
+"""`python -m infobatch` runs the laboratory's command line, as `infobatch` does."""
 
 from __future__ import annotations
 
-import sys
-
 
 def main() -> None:
-    """Run the command line, or say in one sentence what it needs."""
-    try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
-    except ImportError as error:
-        sys.exit(f"{error.name} is not installed: pip install infobatch[experiments].")
-    from infobatch.cli import run
+    """Hand over. The import is here, so that importing the library never loads the laboratory."""
+    from infobatch_lab.__main__ import main as laboratory
 
-    run()
+    laboratory()
 
 
 if __name__ == "__main__":

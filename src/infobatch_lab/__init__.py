@@ -1,0 +1,1 @@
+"""The laboratory: train, compare and report, on public names of `infobatch` alone."""

@@ -1,0 +1,168 @@
+"""What people see on a terminal: bars while something runs, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from infobatch_lab import tasks
+from infobatch_lab.checkpoints import DiscardedCheckpoint
+from infobatch_lab.comparison import Comparison, Row
+from infobatch_lab.download import Fetching
+from infobatch_lab.jobs import Event, Listener
+from infobatch_lab.metrics import Metric
+from infobatch_lab.processes import rank
+from infobatch_lab.settings import Settings
+from infobatch_lab.training import Progress as Step
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+NONE = "\N{EN DASH}"
+
+
+def tell(sentence: str) -> None:
+    """Print a sentence for people on stderr, beside the results."""
+    if rank() == 0:
+        err.print(f"infobatch: {sentence}", markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(5), duration(200), duration(9000)
+    ('5 s', '3.3 min', '2.5 h')
+    """
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+@contextmanager
+def running(overall: Callable[[], tuple[int, int, str]]) -> Iterator[Listener]:
+    """Bars of the runs at work, and one of all; on a terminal, else nothing.
+
+    `overall` says how many runs are finished, how many there are, and what else to show.
+    """
+    if not err.is_terminal or rank() != 0:
+        yield lambda cell, event: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=err, transient=True) as bars:
+        all_runs = bars.add_task("all runs", total=1, note="")
+        shown: dict[Settings, TaskID] = {}
+        fractions: dict[Settings, float] = {}
+
+        def listen(cell: Settings, event: Event) -> None:
+            if isinstance(event, DiscardedCheckpoint):
+                return
+            if cell not in shown:
+                name = f"{cell.label} seed {cell.seed}"
+                shown[cell] = bars.add_task(name, total=1, note="")
+            if isinstance(event, Step):
+                fractions[cell] = event.fraction
+                note = f"epoch {event.epoch + 1} of {cell.epochs}"
+                metric = tasks.find(cell.data).task.metric
+                if event.finished is not None and metric.name in event.finished:
+                    note += f", {metric.full_text(event.finished[metric.name])}"
+                bars.update(shown[cell], completed=event.fraction, note=note)
+            else:
+                bars.remove_task(shown.pop(cell))
+                fractions.pop(cell, None)
+            num_done, num_runs, left = overall()
+            done = num_done + sum(fractions.values())
+            note = f"{num_done} of {num_runs}{left and f', {left}'}"
+            bars.update(all_runs, total=num_runs, completed=done, note=note)
+
+        yield listen
+
+
+@contextmanager
+def fetching() -> Iterator[Fetching]:
+    """A bar for each file that is fetched; on a terminal, else nothing."""
+    if not err.is_terminal:
+        yield lambda file, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=err, transient=True) as bars:
+        shown: dict[str, TaskID] = {}
+
+        def listen(file: str, done: int, total: int) -> None:
+            if file not in shown:
+                shown[file] = bars.add_task(file, total=total or None)
+            bars.update(shown[file], completed=done)
+
+        yield listen
+
+
+def show(comparisons: Sequence[Comparison], title: str) -> None:
+    """Print a table of comparisons, which differ in the optimizer at most."""
+    rows = [row for comparison in comparisons for row in comparison.rows()]
+    if not rows:
+        return
+    metric = comparisons[0].metric
+    varied = [name for name in VARIED if len({VARIED[name](row) for row in rows} - {""}) > 1]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("rule")
+    for name in (*varied, metric.words, "samples saved", "time saved", "overhead", "runs"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        method = row.method
+        table.add_row(
+            f"full † ({method.match_forwards})" if method.match_forwards else method.rule,
+            *(VARIED[name](row) for name in varied),
+            value_and_spread(metric, row),
+            f"{row.samples_saved:.1%}",
+            NONE if row.time_saved is None else f"{row.time_saved:.1%}",
+            NONE if method.overhead is None else f"{method.overhead:.2%}",
+            str(len(method.runs)),
+        )
+    out.print(table)
+    if any(row.method.match_forwards for row in rows):
+        out.print("† full training cut to as many forward passes")
+
+
+def show_queue(status: dict[str, Any], folder: Path) -> None:
+    """Print what `queue.status_of` says."""
+    if not status["runs"]:
+        out.print(f"nothing is queued in {folder}.", soft_wrap=True)
+    else:
+        table = Table("run", "seed", "state", box=None, pad_edge=False)
+        for row in status["runs"]:
+            state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
+            table.add_row(row["rule"], str(row["seed"]), state)
+        out.print(table)
+        left = status["seconds_left"] if status["num_left"] else None
+        words = "" if left is None else f", about {duration(left)} left"
+        out.print(f"{status['num_done']} of {len(status['runs'])} runs finished{words}.")
+    if status["paused"]:
+        out.print("It is paused: `infobatch queue resume` lets it go on.")
+    elif status["num_left"] and not status["alive"]:
+        out.print("Nobody works on it: `infobatch queue run` goes on.")
+
+
+def value_and_spread(metric: Metric, row: Row) -> str:
+    """The mean over the seeds, and the standard deviation where there are several."""
+    spread = row.method.spread
+    return metric.text(row.method.mean) + ("" if spread is None else f" ± {metric.text(spread)}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+VARIED: dict[str, Callable[[Row], str]] = {
+    "optimizer": lambda row: str(row.comparison.settings.get("optimizer")),
+    "prune ratio": lambda row: _number(row.method.key.prune_ratio),
+    "delta": lambda row: _number(row.method.key.delta),
+    "shrink": lambda row: row.method.key.shrink if row.method.rule != "full" else "",
+}
+"""The columns of settings, each shown where it takes several values."""

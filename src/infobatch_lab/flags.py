@@ -1,0 +1,70 @@
+"""Options of the command line, derived from `Settings` and from the tasks' `Options`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from infobatch_lab import tasks
+from infobatch_lab.options import in_words
+from infobatch_lab.settings import Settings, declared
+from infobatch_lab.sweep import SWEPT
+
+
+def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
+    """A setting as an option. One that is not given is None, so that the data set may say it."""
+    flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
+    text, choices = field.metadata["help"], field.metadata["choices"]
+    if field.name == "model":
+        of_tasks = [name for recipe in tasks.RECIPES.values() for name in recipe.task.models]
+        choices = list(dict.fromkeys(of_tasks))
+    if choices:
+        text += f": {in_words(choices)}"
+    if swept:
+        kind, text = str, f"{text}; one or more, separated by commas"
+    if "[default" not in text:
+        default = "per data set" if field.default is MISSING else field.default
+        text += "" if default is False else f" [default: {default}]"
+    annotation = Annotated[kind | None, typer.Option(flag, help=text)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)
+
+
+def setting_options(*, sweep: bool) -> list[inspect.Parameter]:
+    """The options of all settings: those of every run, and those of single tasks."""
+    kinds: dict[type, None] = {Settings: None}
+    kinds |= {recipe.task.Options: None for recipe in tasks.RECIPES.values()}
+    found: dict[str, inspect.Parameter] = {}
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for name, field in declared(kind).items():
+            if name == "data" or (sweep and name in ("rule", "seed")):
+                continue
+            swept = sweep and name in SWEPT
+            found.setdefault(name, option(field, hints[name], swept=swept))
+    return list(found.values())
+
+
+def with_settings(*, sweep: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting; it gets them as one dict, `given`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        extra = setting_options(sweep=sweep)
+        names = {parameter.name for parameter in extra}
+        own = inspect.signature(command, eval_str=True)
+        kept = [p for p in own.parameters.values() if p.name != "given"]
+
+        def called(**values: Any) -> None:
+            given = {name: values.pop(name) for name in list(values) if name in names}
+            command(given=given, **values)
+
+        first, *others = (p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in kept)
+        called.__signature__ = own.replace(parameters=[first, *extra, *others])  # type: ignore[attr-defined]
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        return called
+
+    return decorate

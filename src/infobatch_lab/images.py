@@ -1,0 +1,348 @@
+"""Image data sets, from their standard files: each split is one uint8 tensor of images.
+
+Missing files are fetched from the data set's own home. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from infobatch_lab.download import Fetching, Source, fetch
+from infobatch_lab.errors import UserError, optional
+
+Bytes = NDArray[np.uint8]
+
+IMAGE_SIZE = 64
+"""The side that the images of a folder are brought to."""
+
+IMAGE_TYPES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+class Images(Dataset[Any]):
+    """Images (samples, height, width, channels) in uint8, and their labels; read in whole batches.
+
+    >>> images = Images(torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.arange(4))
+    >>> x, y = images.__getitems__([3, 1])
+    >>> x.shape, y
+    (torch.Size([2, 8, 8, 1]), tensor([3, 1]))
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images[index], self.labels[index]
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        chosen = torch.tensor(indices)
+        return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Images to train and to test on, and what augmentation may do to them."""
+
+    train: Images
+    test: Images
+    num_classes: int
+    crop: int
+    """How far a training image may be shifted, in pixels."""
+    flip: bool
+    """Whether its mirror image is one of the same class."""
+
+    @property
+    def num_channels(self) -> int:
+        return self.train.images.shape[3]
+
+
+def default_folder() -> Path:
+    """The default folder of data sets: `INFOBATCH_DATA`, or a cache directory."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("INFOBATCH_DATA") or cache / "infobatch")
+
+
+# scikit-learn's digits ----------------------------------------------------------------------------
+
+
+def read_digits(folder: Path, progress: Fetching) -> ImageData:
+    """1,437 images of 8 x 8 to train, 360 to test; they come with scikit-learn."""
+    pixels, labels = optional("sklearn.datasets").load_digits(return_X_y=True)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    images = torch.from_numpy(pixels.astype(np.uint8).reshape(-1, 8, 8, 1) * 15)[order]
+    classes = torch.from_numpy(labels.astype(np.int64))[order]
+    return ImageData(
+        train=Images(images[360:], classes[360:]),
+        test=Images(images[:360], classes[:360]),
+        num_classes=10,
+        crop=0,
+        flip=False,
+    )
+
+
+# idx: MNIST and Fashion-MNIST ---------------------------------------------------------------------
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+MNIST = (
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
+
+FASHION_MNIST = (
+    (
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)
+
+
+def read_mnist(folder: Path, progress: Fetching) -> ImageData:
+    """60,000 digits of 28 x 28 to train, 10,000 to test."""
+    return read_idx_splits(folder / "mnist", MNIST, progress, crop=2, flip=False)
+
+
+def read_fashion_mnist(folder: Path, progress: Fetching) -> ImageData:
+    """60,000 pieces of clothing, 28 x 28, to train, 10,000 to test."""
+    return read_idx_splits(folder / "fashion-mnist", FASHION_MNIST, progress, crop=0, flip=True)
+
+
+def read_idx_splits(
+    folder: Path,
+    home: tuple[tuple[str, ...], tuple[str, ...]],
+    progress: Fetching,
+    *,
+    crop: int,
+    flip: bool,
+) -> ImageData:
+    """Four idx files, plain or gzipped."""
+    urls, checksums = home
+    for name, md5 in zip(IDX_FILES, checksums, strict=True):
+        if not (folder / name).exists() and not (folder / f"{name}.gz").exists():
+            source = Source(tuple(f"{url}{name}.gz" for url in urls), md5)
+            fetch(source, folder / f"{name}.gz", progress)
+    x, y, x_test, y_test = (read_idx(find_idx(folder, name)) for name in IDX_FILES)
+    num_classes = 10
+    return ImageData(
+        train=labelled(x[..., None], y, num_classes, folder),
+        test=labelled(x_test[..., None], y_test, num_classes, folder),
+        num_classes=num_classes,
+        crop=crop,
+        flip=flip,
+    )
+
+
+def find_idx(folder: Path, name: str) -> Path:
+    """The file of this name, plain or gzipped."""
+    plain = folder / name
+    return plain if plain.exists() else folder / f"{name}.gz"
+
+
+def read_idx(path: Path) -> Bytes:
+    """An array in the idx format, of bytes; gzipped if its name ends in .gz."""
+    content = read_bytes(path)
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise UserError(
+            f"{path} is no idx file of bytes (it begins with {content[:4].hex(' ') or 'nothing'}, "
+            "expected 00 00 08): delete it to fetch it anew, or replace it."
+        )
+    start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise damaged(path, len(content), start)
+    shape = tuple(int(n) for n in np.frombuffer(content[4:start], dtype=">u4"))
+    expected = start + math.prod(shape)
+    if len(content) != expected:
+        raise damaged(path, len(content), expected)
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file, unzipped where its name says so, or a sentence."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): delete it to fetch it anew, or replace it."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def damaged(path: Path, size: int, expected: int) -> UserError:
+    """The sentence for a file of the wrong size."""
+    return UserError(
+        f"{path} has {size:,} bytes, expected {expected:,}: it is damaged or not complete; delete "
+        "it to fetch it anew, or replace it."
+    )
+
+
+# CIFAR's binary versions --------------------------------------------------------------------------
+
+CIFAR10 = Source(
+    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)
+CIFAR100 = Source(
+    ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+    "03b5dce01913d631647c71ecec9e9cb8",
+)
+
+
+def read_cifar10(folder: Path, progress: Fetching) -> ImageData:
+    """50,000 colour images of 32 x 32 to train, 10,000 to test, in 10 classes."""
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    return read_cifar(
+        folder / "cifar-10-batches-bin", (*names, "test_batch.bin"), CIFAR10, progress
+    )
+
+
+def read_cifar100(folder: Path, progress: Fetching) -> ImageData:
+    """50,000 colour images of 32 x 32 to train, 10,000 to test, in 100 classes."""
+    return read_cifar(folder / "cifar-100-binary", ("train.bin", "test.bin"), CIFAR100, progress)
+
+
+def read_cifar(
+    folder: Path, names: tuple[str, ...], source: Source, progress: Fetching
+) -> ImageData:
+    """All files but the last are for training."""
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        fetch(source, folder, progress, missing=missing)
+    # CIFAR-100 has two label bytes per image, of which the second is the class.
+    num_labels, num_classes = (2, 100) if source is CIFAR100 else (1, 10)
+    parts = [read_cifar_file(folder / name, num_labels) for name in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts[:-1], strict=True))
+    return ImageData(
+        train=labelled(images, labels, num_classes, folder),
+        test=labelled(*parts[-1], num_classes, folder),
+        num_classes=num_classes,
+        crop=4,
+        flip=True,
+    )
+
+
+def read_cifar_file(path: Path, num_labels: int) -> tuple[Bytes, Bytes]:
+    """Images and labels: each image is its label bytes, then a red, a green and a blue plane."""
+    content, record = read_bytes(path), num_labels + 3 * 32 * 32
+    if len(content) == 0 or len(content) % record:
+        raise damaged(path, len(content), (len(content) // record + 1) * record)
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
+    planes = rows[:, num_labels:].reshape(-1, 3, 32, 32)
+    return planes.transpose(0, 2, 3, 1), rows[:, num_labels - 1]
+
+
+def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Images:
+    """Images with their labels, checked."""
+    if images.ndim != 4 or labels.shape != images.shape[:1]:
+        raise UserError(
+            f"{folder} holds images of shape {images.shape} and labels of shape {labels.shape}, "
+            "expected one label per image: replace its files."
+        )
+    if len(labels) == 0 or labels.max() >= num_classes:
+        raise UserError(
+            f"{folder} has labels up to {labels.max(initial=0)} for {len(labels)} images, expected "
+            f"0 to {num_classes - 1}: replace its files."
+        )
+    return Images(
+        torch.from_numpy(np.array(images, order="C")),
+        torch.from_numpy(labels.astype(np.int64)),
+    )
+
+
+# A folder of images -------------------------------------------------------------------------------
+
+
+def read_folder(folder: Path, progress: Fetching) -> ImageData:
+    """A folder per class. With `train` and `test` (or `val`) in it, those are the splits; without,
+    every fifth image of a class is kept for testing.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder, expected one with a folder of images per class.")
+    train_folder = folder / "train"
+    if not train_folder.is_dir():
+        files = images_per_class(folder)
+        train = {name: [f for i, f in enumerate(of) if i % 5] for name, of in files.items()}
+        test = {name: of[::5] for name, of in files.items()}
+    else:
+        held_out = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+        if not held_out:
+            raise UserError(f"{folder} has a folder train but none called test or val.")
+        train, test = images_per_class(train_folder), images_per_class(held_out[0])
+        if unknown := sorted(set(test) - set(train)):
+            raise UserError(f"{held_out[0]} has the class {unknown[0]!r}, which train has not.")
+    classes = sorted(train)
+    return ImageData(
+        train=decode(train, classes),
+        test=decode(test, classes),
+        num_classes=len(classes),
+        crop=IMAGE_SIZE // 8,
+        flip=True,
+    )
+
+
+def images_per_class(folder: Path) -> dict[str, list[Path]]:
+    """The image files below each folder of `folder`."""
+    found = {
+        entry.name: sorted(f for f in entry.rglob("*") if f.suffix.lower() in IMAGE_TYPES)
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir()
+    }
+    found = {name: files for name, files in found.items() if files}
+    if len(found) < 2:
+        raise UserError(
+            f"{folder} has {len(found)} folders with images, expected one for each of at least two "
+            "classes."
+        )
+    return found
+
+
+def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
+    """All images, brought to the same size, as one array."""
+    paths = [(path, classes.index(name)) for name, of in files.items() for path in of]
+    if not paths:
+        raise UserError("no images are left for testing: give each class at least two.")
+    images = np.empty((len(paths), IMAGE_SIZE, IMAGE_SIZE, 3), dtype=np.uint8)
+    for row, (path, _) in zip(images, paths, strict=True):
+        row[:] = decode_file(path)
+    return Images(torch.from_numpy(images), torch.tensor([label for _, label in paths]))
+
+
+def decode_file(path: Path) -> Bytes:
+    """An image file in colour, of the size that all get."""
+    try:
+        with optional("PIL.Image").open(path) as image:
+            return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error

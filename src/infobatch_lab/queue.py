@@ -1,0 +1,179 @@
+"""The queue of a comparison, on disk: what is left, how long it will take, and a pause.
+
+The queue is a file beside the runs. It says which runs are wanted and how far those at work are;
+which of them are finished, the file of runs says. So a kill loses nothing, and the file may be
+deleted at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from infobatch_lab.runs import Run, read_file
+from infobatch_lab.settings import Settings, settings_of
+from infobatch_lab.sweep import Pending
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What the file says."""
+
+    cells: tuple[Settings, ...] = ()
+    """Every run that is wanted, finished or not, in order."""
+    matching: tuple[str, ...] = ()
+    """The rules to which full training is matched."""
+    jobs: int = 1
+    checkpoint_every: int = 5
+    process: int | None = None
+    """The process that works on it, if it is still alive."""
+    at_work: dict[str, float] = field(default_factory=dict)
+    """The names of the runs at work, and how far they are, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class QueueFile:
+    """The queue that belongs to a file of runs: `QueueFile(Path("runs/runs.jsonl"))`."""
+
+    runs_file: Path
+
+    @property
+    def path(self) -> Path:
+        return self.runs_file.with_name(f"{self.runs_file.stem}-queue.json")
+
+    @property
+    def pause_file(self) -> Path:
+        return self.runs_file.with_name(f"{self.runs_file.stem}-queue.paused")
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause_file.exists()
+
+    def pause(self) -> None:
+        """Hold all runs between two steps, also those that are started later."""
+        self.pause_file.parent.mkdir(parents=True, exist_ok=True)
+        self.pause_file.touch()
+
+    def resume(self) -> None:
+        """Let the runs go on."""
+        self.pause_file.unlink(missing_ok=True)
+
+    def read(self) -> QueueState:
+        """The state; an empty one where there is no file, or a damaged one."""
+        try:
+            record = json.loads(self.path.read_text(encoding="utf-8"))
+            cells = [settings_of(cell) for cell in record["cells"]]
+            return QueueState(
+                cells=tuple(cell for cell in cells if cell is not None),
+                matching=tuple(record["matching"]),
+                jobs=int(record["jobs"]),
+                checkpoint_every=int(record["checkpoint_every"]),
+                process=record["process"] if is_alive(record["process"]) else None,
+                at_work=dict(record["at_work"]) if is_alive(record["process"]) else {},
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return QueueState()
+
+    def write(self, state: QueueState) -> None:
+        """Replace the file, whole or not at all."""
+        part = self.path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(asdict(state)), encoding="utf-8")
+        os.replace(part, self.path)
+
+    def delete(self) -> None:
+        """Delete the file of a queue that is done."""
+        self.path.unlink(missing_ok=True)
+
+
+def is_alive(process: Any) -> bool:
+    """Whether a process of this number runs."""
+    if not isinstance(process, int):
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def wait_while_paused(pause_file: Path | None, stop: Callable[[], bool]) -> None:
+    """Return when the pause is over, or when the run is asked to stop."""
+    while pause_file is not None and pause_file.exists() and not stop():
+        time.sleep(POLL_SECONDS)
+
+
+def seconds_left(
+    cells: Iterable[Settings],
+    finished: Sequence[Run],
+    *,
+    at_work: dict[str, float],
+    jobs: int = 1,
+) -> float | None:
+    """How long the cells will take, by what finished runs took; None where nothing tells.
+
+    A run takes as long as those of its rule, data set and network, epoch by epoch; a rule without
+    a finished run takes as long as the others.
+    """
+    total = 0.0
+    for cell in cells:
+        seconds = seconds_per_epoch(cell, finished)
+        if seconds is None:
+            return None
+        total += seconds * cell.epochs * (1 - at_work.get(cell.name, 0.0))
+    return total / max(1, jobs)
+
+
+def seconds_per_epoch(cell: Settings, finished: Sequence[Run]) -> float | None:
+    """The mean over finished runs like this one; None if there are none."""
+    alike = [
+        run
+        for run in finished
+        if run.settings is not None
+        and (run.settings.data, run.settings.model) == (cell.data, cell.model)
+        and run.seconds is not None
+    ]
+    same_rule = [run for run in alike if run.rule == cell.rule]
+    known = [(run.seconds or 0.0) / run.epochs for run in same_rule or alike]
+    return mean(known) if known else None
+
+
+def status_of(file: QueueFile) -> dict[str, Any]:
+    """The queue in plain numbers and words."""
+    state = file.read()
+    finished = read_file(file.runs_file)
+    pending = Pending(state.cells, state.matching, finished)
+    waiting = set(pending)
+    rows = [
+        {
+            "name": cell.name,
+            "rule": cell.label,
+            "seed": cell.seed,
+            "state": (
+                "done"
+                if cell not in waiting
+                else "at work"
+                if cell.name in state.at_work
+                else "waiting"
+            ),
+            "fraction": state.at_work.get(cell.name, 0.0) if cell in waiting else 1.0,
+        }
+        for cell in pending.wanted
+    ]
+    return {
+        "paused": file.is_paused,
+        "alive": state.process is not None,
+        "num_done": len(rows) - len(waiting),
+        "num_left": len(waiting),
+        "seconds_left": seconds_left(waiting, finished, at_work=state.at_work, jobs=state.jobs),
+        "runs": rows,
+    }

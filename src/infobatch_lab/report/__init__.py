@@ -1,0 +1,74 @@
+"""A page and figures of runs: files of JSON lines in, HTML and PNG out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["check_margin", "results", "write"]
+
+
+def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) -> Path:
+    """Write the report of these runs: `write([Path("results")], Path("report"))`.
+
+    `run_files` are files of JSON lines, or folders that are searched for `*.jsonl`. `out` is a
+    folder, or the path of the page if it ends in `.html`; the figures come beside it. A method is
+    lossless if it loses less than `margin`, in the metric's unit (points for accuracy); without,
+    each metric has its own margin. Returns the path of the page.
+    """
+    try:
+        from infobatch_lab.comparison import compare
+        from infobatch_lab.report.figures import draw
+        from infobatch_lab.report.page import Section, page
+        from infobatch_lab.runs import read
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    check_margin(margin)
+    runs, notes = read(run_files)
+    comparisons, doubles = compare(runs)
+    notes += doubles
+    for note in notes:
+        print(note, file=sys.stderr)
+    target = out if out.suffix == ".html" else out / "index.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for comparison in comparisons:
+        drawings = draw(comparison, comparison.margin(margin))
+        for drawing in drawings:
+            if drawing.light:
+                (target.parent / f"{comparison.slug}-{drawing.name}.png").write_bytes(drawing.light)
+        sections.append(Section(comparison, drawings, margin))
+    target.write_text(page(sections, notes), encoding="utf-8")
+    return target
+
+
+def results(run_files: Sequence[Path], *, margin: float | None = None) -> list[dict[str, Any]]:
+    """The numbers of the report's tables, for a script: `results([Path("results")])`."""
+    try:
+        from infobatch_lab.comparison import compare
+        from infobatch_lab.runs import read
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    check_margin(margin)
+    comparisons, _ = compare(read(run_files)[0])
+    return [comparison.as_dict(margin) for comparison in comparisons]
+
+
+def check_margin(margin: float | None) -> None:
+    """Raise `ValueError` if it is no margin."""
+    if margin is not None and not 0 < margin < float("inf"):
+        raise ValueError(
+            f"margin is {margin:g}, expected a number above 0 in the metric's unit, say points of "
+            "accuracy."
+        )
+
+
+def _missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The same error, with the remedy where it is a package of the extra."""
+    if error.name is None or error.name.split(".")[0] not in ("jinja2", "matplotlib", "scipy"):
+        return error
+    return ModuleNotFoundError(
+        f"a report needs {error.name}: pip install infobatch[experiments].", name=error.name
+    )

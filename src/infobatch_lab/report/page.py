@@ -1,0 +1,206 @@
+"""One HTML page that needs nothing else: no script, no network, images and style inside."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from infobatch_lab.comparison import ALWAYS_IN_TITLE, Comparison, Row, said
+from infobatch_lab.metrics import MINUS, Metric
+from infobatch_lab.report.figures import Drawing
+from infobatch_lab.runs import Run
+from infobatch_lab.statistics import LOSSLESS, MOST_SEEDS, UNDECIDED, WORSE
+
+NONE = "\N{EN DASH}"
+SIGNS = {LOSSLESS: "✓", WORSE: "✕", UNDECIDED: "?"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A comparison, drawn, as the template shows it."""
+
+    comparison: Comparison
+    drawings: Sequence[Drawing]
+    margin: float | None = None
+    """As it is shown; None for the metric's own."""
+
+    @cached_property
+    def rows(self) -> list[ShownRow]:
+        return [ShownRow(row) for row in self.comparison.rows(self.margin)]
+
+    @property
+    def shown_margin(self) -> str:
+        """The margin with its unit: `0.5 points of accuracy`."""
+        metric = self.comparison.metric
+        unit = f" {metric.difference_unit}" if metric.difference_unit else ""
+        return f"{self.comparison.margin(self.margin) * metric.scale:g}{unit} of {metric.words}"
+
+    @property
+    def tables(self) -> list[tuple[str, list[ShownRow]]]:
+        """The main methods, then the others under a heading, which is folded."""
+        main = [row for row in self.rows if row.row.method.is_main]
+        others = [row for row in self.rows if not row.row.method.is_main]
+        folded = [(f"Other values of r and δ ({len(others)})", others)] if others else []
+        return [("", main), *folded]
+
+    @property
+    def settings(self) -> str:
+        """The settings that the title does not say; what is off is not mentioned."""
+        return ", ".join(
+            part
+            for name, value in self.comparison.settings.items()
+            if name not in (*ALWAYS_IN_TITLE, "metric")
+            and (value or name in ("num_samples", "num_test"))
+            and (part := said(name, value))
+        )
+
+    @property
+    def answers(self) -> list[tuple[str, list[ShownRow]]]:
+        """For each verdict, the main methods that have it."""
+        main = self.tables[0][1]
+        found = [(v, [row for row in main if row.row.verdict == v]) for v in SIGNS]
+        return [(verdict, rows) for verdict, rows in found if rows]
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row as text."""
+
+    row: Row
+
+    @property
+    def metric(self) -> Metric:
+        return self.row.comparison.metric
+
+    @property
+    def name(self) -> str:
+        return self.row.method.name
+
+    @property
+    def settings(self) -> str:
+        """The values of r and delta, where the name does not have them."""
+        method = self.row.method
+        hidden = method.match_forwards or not method.is_main
+        return "" if hidden else ", ".join(method.key.settings)
+
+    @property
+    def seeds(self) -> int:
+        return len(self.row.method.runs)
+
+    @property
+    def value(self) -> str:
+        return self.metric.text(self.row.method.mean)
+
+    @property
+    def spread(self) -> str:
+        spread = self.row.method.spread
+        return "" if spread is None else f"± {self.metric.text(spread)}"
+
+    @property
+    def percentages(self) -> list[tuple[str, str]]:
+        """The columns that are parts of something."""
+        row = self.row
+        return [
+            ("Samples saved", NONE if row.is_reference else percent(row.samples_saved, 1)),
+            ("Time saved", NONE if row.is_reference else percent(row.time_saved, 1)),
+            ("Overhead", percent(row.method.overhead, 2)),
+        ]
+
+    @property
+    def difference(self) -> str:
+        found = self.row.difference
+        return NONE if found is None else self.signed(found.mean)
+
+    @property
+    def interval(self) -> str:
+        found = self.row.difference
+        if found is None or found.low is None or found.high is None:
+            return ""
+        kind = "" if found.is_paired else ", unpaired"
+        return f"[{self.signed(found.low)}, {self.signed(found.high)}]{kind}"
+
+    def signed(self, difference: float) -> str:
+        """With a minus that is as wide as a plus."""
+        return self.metric.signed(difference).replace("-", MINUS)
+
+    @property
+    def reason(self) -> str:
+        """What an undecided verdict needs."""
+        found = self.row.difference
+        if self.row.verdict != UNDECIDED or found is None:
+            return ""
+        if found.low is None:
+            return "needs at least 2 seeds of both"
+        needed = found.num_needed
+        return f"needs about {needed:,} seeds" if needed else f"needs over {MOST_SEEDS:,} seeds"
+
+    def bar(self, rows: Sequence[ShownRow]) -> dict[str, str] | None:
+        """Where the interval's picture has its parts, on a scale that all rows share."""
+        found = self.row.difference
+        if found is None or found.low is None or found.high is None:
+            return None
+        edge = -self.metric.sign * self.row.margin
+        judged = [row.row.difference for row in rows if row.row.difference is not None]
+        ends = [end for d in judged for end in (d.low, d.high) if end is not None]
+        left, right = min(*ends, 2 * edge, -edge), max(*ends, 2 * edge, -edge)
+        places = {"low": found.low, "mean": found.mean, "high": found.high, "zero": 0.0}
+        places |= {"margin_left": min(edge, 0.0), "margin_right": max(edge, 0.0)}
+        x = {name: 6 + 188 * (at - left) / (right - left) for name, at in places.items()}
+        x["margin_width"] = x["margin_right"] - x["margin_left"]
+        return {name: f"{at:.1f}" for name, at in x.items()}
+
+
+def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
+    """The whole page."""
+    environment = Environment(
+        loader=PackageLoader("infobatch_lab", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": count, "data_uri": data_uri, "percent": percent}
+    num_runs = sum(len(m.runs) for s in sections for m in s.comparison.methods)
+    return environment.get_template("page.html").render(
+        sections=sections,
+        notes=notes,
+        num_runs=num_runs,
+        margins=list(dict.fromkeys(section.shown_margin for section in sections)),
+        environments=environments(sections),
+        signs=SIGNS,
+        none=NONE,
+    )
+
+
+def environments(
+    sections: Sequence[Section],
+) -> dict[tuple[tuple[str, str], ...], list[tuple[str, Run]]]:
+    """Where the runs were made, and the runs with their names."""
+    found: dict[tuple[tuple[str, str], ...], list[tuple[str, Run]]] = {}
+    for section in sections:
+        for method in section.comparison.methods:
+            for run in method.runs:
+                name = f"{section.comparison.title} · {method.name} · seed {run.seed}"
+                found.setdefault(run.environment, []).append((name, run))
+    return found
+
+
+def count(number: int, noun: str) -> str:
+    """`count(2, "run")` is "2 runs"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def percent(fraction: float | None, decimals: int) -> str:
+    """`percent(0.25, 1)` is "25.0 %"."""
+    if fraction is None:
+        return NONE
+    return f"{100 * fraction:.{decimals}f}\N{NO-BREAK SPACE}%".replace("-", MINUS)
+
+
+def data_uri(png: bytes) -> str:
+    """An image inside of the page."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()

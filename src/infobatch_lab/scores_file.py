@@ -1,0 +1,126 @@
+"""A file of scores, and what a rule would keep of it: planning without training."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from infobatch import Pruner
+from infobatch_lab.errors import UserError, optional
+
+
+def plan_for(
+    file: Path,
+    *,
+    rule: str = "mean",
+    prune_ratio: float | None = None,
+    column: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What a rule would keep of the scores in a file, in the epoch after they were seen."""
+    scores = read_scores(file, column)
+    try:
+        pruner = Pruner(len(scores), 2, prune_ratio, delta=1, rule=rule, seed=seed)
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from error
+    indices = pruner.plan.indices
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # scores that are not finite are counted
+        pruner.update(scores[indices], indices)
+    plan = pruner.plan
+    weights, counts = torch.unique(plan.weights, return_counts=True)
+    return {
+        "rule": rule,
+        "num_samples": plan.num_samples,
+        "num_unseen": pruner.num_nonfinite,
+        "num_kept": len(plan),
+        "num_pruned": plan.num_pruned,
+        "pruned_fraction": plan.num_pruned / plan.num_samples,
+        "threshold": plan.threshold,
+        "weights": list(zip(weights.tolist(), counts.tolist(), strict=True)),
+    }
+
+
+def read_scores(file: Path, column: str | None = None) -> Tensor:
+    """One score per sample, from a .npy, .csv or .parquet file."""
+    if not file.exists():
+        raise UserError(f"{file} does not exist, expected a file of scores.")
+    if file.suffix not in READERS:
+        raise UserError(f"{file} is none of {', '.join(READERS)}: save the scores as one of these.")
+    try:
+        values = READERS[file.suffix](file, column)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read as {file.suffix}: {first_line(error)}") from error
+    if values.ndim != 1 or values.dtype.kind not in "fiu" or len(values) == 0:
+        raise UserError(
+            f"{file} holds {values.dtype} of shape {values.shape}, expected one number per sample."
+        )
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def first_line(error: Exception) -> str:
+    """Libraries explain at length."""
+    return str(error).strip().split("\n")[0]
+
+
+def read_npy(file: Path, column: str | None) -> NDArray[Any]:
+    """An array; never a pickle."""
+    if column is not None:
+        raise UserError(f"column is {column!r}, but {file} is an array without columns.")
+    values: NDArray[Any] = np.load(file, allow_pickle=False)
+    return values
+
+
+def read_csv(file: Path, column: str | None) -> NDArray[Any]:
+    """A column of a table with a header, or a single column without; an empty field is NaN."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = [row for row in csv.reader(lines) if row]
+    if not rows:
+        raise ValueError("it is empty")
+    place = 0
+    if len(rows[0]) > 1 or not is_number(rows[0][0]) or column is not None:
+        names = [name.strip() for name in rows.pop(0)]
+        place = names.index(pick(file, column, names))
+    for number, row in enumerate(rows, start=1):
+        if len(row) <= place:
+            raise ValueError(f"row {number} has no field {place + 1}")
+    return np.array([float(row[place].strip() or "nan") for row in rows], dtype=np.float64)
+
+
+def read_parquet(file: Path, column: str | None) -> NDArray[Any]:
+    """A column of a table; missing values are scores that are not there."""
+    parquet = optional("pyarrow.parquet")
+    name = pick(file, column, parquet.read_schema(file).names)
+    values: NDArray[Any] = parquet.read_table(file, columns=[name])[name].to_numpy()
+    return values
+
+
+def is_number(text: str) -> bool:
+    """Whether a field is a number: `is_number("0.5")`."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def pick(file: Path, column: str | None, names: list[str]) -> str:
+    """The column that holds the scores."""
+    if column is None and len(names) == 1:
+        return names[0]
+    wanted = column or "score"
+    if wanted not in names:
+        raise UserError(
+            f"{file} has no column {wanted!r}: name one of {', '.join(names)} with --column."
+        )
+    return wanted
+
+
+READERS = {".npy": read_npy, ".csv": read_csv, ".parquet": read_parquet}

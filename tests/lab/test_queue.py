@@ -1,0 +1,144 @@
+"""The queue on disk: it survives a kill, says what is left, and can be held."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from infobatch_lab.cli import app
+from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
+from infobatch_lab.runs import Run, append, read_file, run_of
+from infobatch_lab.settings import Settings
+from infobatch_lab.sweep import grid
+from tests.lab.files import infobatch, started, until
+from tests.lab.lines import line_of
+
+CELLS = tuple(grid("digits", seeds=range(2), rule=["full", "mean"], epochs=10))
+
+
+def run_with(cell: Settings, **numbers: Any) -> Run:
+    return run_of(line_of(cell, **numbers))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> QueueFile:
+    return QueueFile(tmp_path / "runs.jsonl")
+
+
+def test_a_queue_is_read_as_it_was_written(file: QueueFile) -> None:
+    state = QueueState(CELLS, ("mean",), 2, 7, os.getpid(), {CELLS[0].name: 0.25})
+    file.write(state)
+    assert file.read() == state
+    file.delete()
+    assert file.read() == QueueState()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', '{"cells": [{"data": 1}]}'])
+def test_a_damaged_queue_is_an_empty_one(file: QueueFile, content: str) -> None:
+    file.path.write_text(content)
+    assert file.read() == QueueState()
+
+
+def test_what_a_dead_process_was_at_is_not_at_work(file: QueueFile) -> None:
+    with started("rules") as process:
+        process.wait()
+    file.write(QueueState(CELLS, process=process.pid, at_work={CELLS[0].name: 0.5}))
+    assert file.read().at_work == {}
+    assert not status_of(file)["alive"]
+
+
+def test_the_file_of_runs_says_what_is_done(file: QueueFile) -> None:
+    file.write(QueueState(CELLS, ("mean",), process=os.getpid(), at_work={CELLS[2].name: 0.5}))
+    append(file.runs_file, line_of(CELLS[0], train_seconds=10.0))
+    append(file.runs_file, line_of(CELLS[1], train_seconds=6.0, num_trained=600))
+    status = status_of(file)
+    assert [(row["rule"], row["seed"], row["state"]) for row in status["runs"]] == [
+        ("full", 0, "done"), ("mean", 0, "done"), ("full † (mean)", 0, "waiting"),
+        ("full", 1, "at work"), ("mean", 1, "waiting"),
+    ]  # fmt: skip
+    assert (status["num_done"], status["num_left"], status["alive"]) == (2, 3, True)
+    # Matched full training of 6 epochs takes 6 s; half of full training is left, and the mean rule.
+    assert status["seconds_left"] == pytest.approx(6 + 5 + 6)
+
+
+def test_how_long_it_will_take_is_learned_from_runs_alike() -> None:
+    full, mean, *_ = CELLS
+    assert seconds_left([mean], [], at_work={}) is None
+    assert seconds_left([], [], at_work={}) == 0
+    finished = [run_with(full, train_seconds=20.0, eval_seconds=10.0)]
+    assert seconds_left([mean], finished, at_work={}) == pytest.approx(30)  # of another rule
+    finished.append(run_with(mean, train_seconds=12.0))
+    assert seconds_left([mean], finished, at_work={}) == pytest.approx(12)
+    longer = replace(mean, epochs=20)
+    assert seconds_left([longer, longer], finished, at_work={}, jobs=2) == pytest.approx(24)
+    assert seconds_left([replace(mean, model="resnet8")], finished, at_work={}) is None
+
+
+# Real processes -----------------------------------------------------------------------------------
+
+LONG = ("compare", "--epochs", "6", "--seeds", "2", "--rules", "full,mean",
+        "--checkpoint-every", "1")  # fmt: skip
+
+
+def test_a_queue_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with started(*LONG, "--match-forwards", "mean") as process:
+        until(lambda: list(tmp_path.glob("runs/checkpoints/*.pt")), process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    shown = infobatch("queue")
+    assert "of 4 runs finished" in shown.stdout or "of 5 runs finished" in shown.stdout
+    assert "Nobody works on it: `infobatch queue run` goes on." in shown.stdout
+    finished = infobatch("queue", "run", "--json")
+    assert finished.returncode == 0, finished.stderr
+    rows = json.loads(finished.stdout)
+    assert [(row["rule"], row["match_forwards"], row["num_runs"]) for row in rows] == [
+        ("full", None, 2), ("full", "mean", 2), ("mean", None, 2),
+    ]  # fmt: skip
+    assert "nothing is queued in runs." in infobatch("queue").stdout
+    again = CliRunner().invoke(app, [*LONG, "--match-forwards", "mean", "--json"])
+    assert json.loads(again.stdout) == rows
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_paused_queue_waits_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = QueueFile(tmp_path / "runs" / "runs.jsonl")
+    assert infobatch("queue", "pause").returncode == 0
+    with started(*LONG, "--jobs", jobs) as process:
+        until(lambda: len(file.read().at_work) == jobs, process)
+        before = status_of(file)
+        time.sleep(1.0)
+        assert status_of(file)["runs"] == before["runs"]
+        assert before["paused"]
+        assert before["num_done"] == 0
+        file.resume()
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    runs = read_file(file.runs_file)
+    assert len(runs) == 4
+    # The pause is in no run's seconds.
+    assert all(run.train_seconds is not None and run.train_seconds < 30 for run in runs)
+    assert not file.path.exists()
+
+
+def test_a_paused_queue_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    QueueFile(tmp_path / "runs" / "runs.jsonl").pause()
+    with started(*LONG) as process:
+        until(lambda: status_of(QueueFile(tmp_path / "runs" / "runs.jsonl"))["alive"], process)
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "stopped with 0 of 4 runs finished; the same command goes on." in errors

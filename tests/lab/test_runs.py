@@ -1,0 +1,99 @@
+"""The schema of a run: what is written is read, and what is no run is left out with a reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infobatch_lab.metrics import ACCURACY, Metric
+from infobatch_lab.runs import UnreadableError, append, prepare, read_file, run_of
+from infobatch_lab.settings import settings
+from tests.lab.lines import line_of
+
+LOSS = Metric("test_loss", higher_is_better=False, margin=0.1, decimals=3)
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "runs.jsonl"
+    prepare(file)
+    assert not file.exists()
+    cells = [settings("digits", seed=seed) for seed in range(3)]
+    for cell in cells:
+        append(file, line_of(cell))
+    notes: list[str] = []
+    assert [run.settings for run in read_file(file, notes.append)] == cells
+    assert notes == []
+
+
+def test_half_a_line_older_formats_and_strange_lines_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    whole = line_of(settings("digits"))
+    lines = [
+        json.dumps({**whole, "format": 0}),
+        json.dumps({"rule": "mean"}),
+        "[1, 2]",
+        "",
+        "\x00\xff",
+        json.dumps({**whole, "lr": [0.1]}),
+        json.dumps({name: value for name, value in whole.items() if name != "num_trained"}),
+        json.dumps(whole),
+        json.dumps(whole)[:50],
+    ]
+    file.write_bytes("\n".join(lines).encode("latin-1"))
+    notes: list[str] = []
+    assert [run.place for run in read_file(file, notes.append)] == [f"{file}:8"]
+    assert f"{file}:1 is left out: format is 0, expected 1 or 2." in notes
+    reason = "it is no complete JSON, perhaps half-written."
+    assert f"{file}:5 and 1 more are left out: {reason}" in notes
+    append(file, whole)
+    assert [run.place for run in read_file(file)] == [f"{file}:8", f"{file}:10"]
+    assert read_file(tmp_path / "none.jsonl", notes.append) == []
+
+
+def test_a_line_of_format_1_is_classification_with_fewer_batches() -> None:
+    line = line_of(settings("digits", mixup=0.2))
+    options = line.pop("options")
+    del line["shrink"], line["task"]
+    run = run_of({**line, **options, "format": 1})
+    assert (run.shrink, run.metric, run.value) == ("epoch", ACCURACY, 0.9)
+    assert run.settings == settings("digits", mixup=0.2)
+    assert run.compared == run_of(line_of(settings("digits", mixup=0.2))).compared
+
+
+def loss_line(**changes: Any) -> dict[str, Any]:
+    history = [{"epoch": 0, "kept_fraction": 1.0}, {"epoch": 1, "kept_fraction": 0.5,
+                                                    "test_loss": 1.5}]  # fmt: skip
+    line = line_of(settings("digits"), metric=asdict(LOSS), test_loss=1.5, history=history)
+    del line["accuracy"]
+    return {**line, **changes}
+
+
+def test_a_line_describes_its_own_metric() -> None:
+    run = run_of(json.loads(json.dumps(loss_line())))
+    assert (run.metric, run.value) == (LOSS, 1.5)
+    assert run.values[1] == 1.5
+    assert run.values[0] != run.values[0]  # not measured
+    assert run_of(loss_line(metric={**asdict(LOSS), "colour": "of a later version"})).metric == LOSS
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"metric": "test_loss"}, "metric is 'test_loss', expected an object with a name"),
+        (
+            {"metric": {**asdict(LOSS), "scale": "large"}},
+            "metric has scale 'large', expected float",
+        ),
+        ({"metric": {**asdict(LOSS), "name": "fid"}}, "fid is None, expected a number"),
+        ({"test_loss": float("inf")}, "test_loss is inf, expected a number"),
+        ({"options": [1]}, r"options is \[1\], expected an object"),
+        ({"shrink": 3}, "shrink is 3, expected a text"),
+    ],
+)
+def test_a_strange_metric_is_one_reason(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        run_of(loss_line(**changes))
