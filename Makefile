@@ -2,11 +2,21 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+OLDEST := $(VENV)-oldest
 
-.PHONY: test lint demo bench clean
+.PHONY: test test-fast test-oldest lint demo bench clean
 
+# On both cores, a file of tests to a process.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 15
+
+test-fast: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# The core with the oldest torch and NumPy that pyproject.toml allows.
+test-oldest: $(OLDEST)/installed
+	$(OLDEST)/bin/python -m pytest -n 2 tests --ignore tests/lab \
+		--ignore tests/integrations --ignore tests/test_docs.py --ignore tests/test_benchmarks.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check
@@ -25,5 +35,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+$(OLDEST)/installed: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet "torch==2.6.0" "numpy==1.26.4" "torchdata==0.11.0" \
+		pytest pytest-xdist hypothesis
+	$(OLDEST)/bin/pip install --quiet --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis

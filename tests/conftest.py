@@ -136,6 +136,16 @@ def same_state(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+SLOW = ("integrations/", "test_benchmarks", "test_distributed", "test_docs")
+"""Files in which every test starts processes or trains; elsewhere single tests are marked."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(part in item.nodeid for part in SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def data() -> InfoBatch[int]:
     return InfoBatch(Numbers(100), num_epochs=10)

@@ -167,6 +167,7 @@ def final(folder: Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "loader", "workers"),
     [

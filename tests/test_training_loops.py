@@ -301,6 +301,7 @@ def all_is_compiled_from(epoch: int) -> None:
         torch.compiler.set_stance("fail_on_recompile")
 
 
+@pytest.mark.slow
 @BOTH_LOADERS
 def test_a_compiled_model(kind: str, backend: CompileCounterWithBackend) -> None:
     training = Training(kind)
@@ -316,6 +317,7 @@ def test_a_compiled_model(kind: str, backend: CompileCounterWithBackend) -> None
     assert 1 <= backend.frame_count <= NUM_SIZES
 
 
+@pytest.mark.slow
 @MAY_BREAK_THE_GRAPH
 @pytest.mark.parametrize("kind", ["stock", "ours", "indices"])
 def test_a_compiled_step(kind: str, backend: CompileCounterWithBackend) -> None:
@@ -339,6 +341,7 @@ def test_a_compiled_step(kind: str, backend: CompileCounterWithBackend) -> None:
     assert 1 <= backend.frame_count <= NUM_SIZES
 
 
+@pytest.mark.slow
 def test_a_warning_of_a_compiled_step_names_the_line_of_the_user(
     backend: CompileCounterWithBackend,
 ) -> None:
@@ -349,6 +352,7 @@ def test_a_warning_of_a_compiled_step_names_the_line_of_the_user(
     assert [warning.filename for warning in caught] == [__file__]
 
 
+@pytest.mark.slow
 @MAY_BREAK_THE_GRAPH
 @BOTH_LOADERS
 def test_a_compiled_step_that_weighs_for_itself(
