@@ -34,7 +34,7 @@ class RuleFacts:
 
 
 def facts(name: str) -> RuleFacts:
-    """What the library says of one of its rules: the only place that reads its table."""
+    """A row of the library's table of rules: only this function reads that table."""
     row: Any = RULES[name]
     if hasattr(row, "default_ratio"):
         return RuleFacts(name, row.unbiased, row.paper, row.cost, row.skips, row.default_ratio)
