@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -31,7 +29,7 @@ from infobatch_lab.images import default_folder
 from infobatch_lab.jobs import Event, SweepConfig, run_sweep
 from infobatch_lab.options import in_words
 from infobatch_lab.processes import process_group, rank, stop_on_signal
-from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
+from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left, status_of
 from infobatch_lab.report import check_margin, results, write
 from infobatch_lab.runs import Run
 from infobatch_lab.scores_file import plan_for
@@ -95,7 +93,7 @@ Data = Annotated[str, typer.Option(help=f"Data set: {in_words(list(tasks.RECIPES
 
 
 class QueueAction(str, Enum):
-    """What `infobatch queue` does."""
+    """The actions of `infobatch queue`."""
 
     show = "show"
     pause = "pause"
@@ -388,9 +386,6 @@ def version_option(
 
 # Parts that commands share ------------------------------------------------------------------------
 
-WRITE_SECONDS = 2.0
-"""How often the progress of runs at work is written to the queue's file."""
-
 
 def load(data: str, folder: Path | None) -> Task:
     """A task with its data, fetched with a bar where it is missing."""
@@ -406,62 +401,38 @@ def run_cells(
     num_jobs: int,
     checkpoint_every: int,
 ) -> list[Run]:
-    """Train what the file does not hold yet, and what is matched to it; returns all of these."""
+    """Train what the file does not have yet, and what is matched to it; returns all of these."""
     pending = Pending(cells, matching, runs.read_file(file, tell))
     task = load(cells[0].data, data_dir)
     runs.prepare(file)
-    if len(pending):
-        run_pending(pending, matching, file, data_dir, num_jobs, checkpoint_every, task)
-    return pending.finished
-
-
-def run_pending(
-    pending: Pending,
-    matching: Sequence[str],
-    file: Path,
-    data_dir: Path | None,
-    num_jobs: int,
-    checkpoint_every: int,
-    task: Task,
-) -> None:
-    """Train these, write each down when it is done, and keep the queue's file up to date."""
+    if not len(pending):
+        return pending.finished
     queue_file = QueueFile(file)
-    config = SweepConfig(
-        data_dir or default_folder(), file.parent, checkpoint_every, queue_file.pause_file
-    )
-    others = [c for c in queue_file.read().cells if c not in pending.wanted]
+    if queue_file.is_paused:
+        tell("the queue is paused; `infobatch queue resume` lets it go on.")
+    folder = data_dir or default_folder()
+    config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
     state = QueueState(
-        (*others, *pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
+        tuple(pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
     )
-    queue_file.write(state)
-    last_written = time.monotonic()
+    writer = QueueWriter(queue_file, state)
 
     def overall() -> tuple[int, int, str]:
-        left = [cell for cell in pending.wanted if cell in set(pending) or cell.name in at_work]
-        seconds = seconds_left(left, pending.finished, at_work=at_work, jobs=num_jobs)
+        left = [cell for cell in pending.wanted if cell.name in writer.at_work] + list(pending)
+        seconds = seconds_left(left, pending.finished, at_work=writer.at_work, jobs=num_jobs)
         words = "" if seconds is None or not left else f"about {duration(seconds)} left"
         return len(pending.finished), len(pending.wanted), words
 
-    at_work: dict[str, float] = {}
     with running(overall) as show_progress:
 
         def listen(cell: Settings, event: Event) -> None:
-            nonlocal last_written
             if isinstance(event, dict):
                 runs.append(file, event)
                 config.checkpoint(cell).delete()
             elif isinstance(event, DiscardedCheckpoint):
                 tell(event.sentence)
-            # A run that starts or ends is written at once, the progress of the others in between.
-            due = not isinstance(event, Progress) or cell.name not in at_work
-            if isinstance(event, Progress):
-                at_work[cell.name] = event.fraction
-            else:
-                at_work.pop(cell.name, None)
-            if due or time.monotonic() - last_written > WRITE_SECONDS:
-                last_written = time.monotonic()
-                wanted = (*others, *pending.wanted)
-                queue_file.write(replace(state, cells=wanted, at_work=dict(at_work)))
+            fraction = event.fraction if isinstance(event, Progress) else None
+            writer.update(tuple(pending.wanted), cell.name, fraction)
             show_progress(cell, event)
 
         run_sweep(pending, config, listen, num_jobs=num_jobs, task=task)
@@ -470,8 +441,8 @@ def run_pending(
         stop_here(
             f"stopped with {num_done} of {num_wanted} runs finished; the same command goes on."
         )
-    if not others:
-        queue_file.delete()
+    queue_file.delete()
+    return pending.finished
 
 
 def stop_here(sentence: str) -> NoReturn:
@@ -481,7 +452,7 @@ def stop_here(sentence: str) -> NoReturn:
 
 
 def split(option: str, text: str) -> list[str]:
-    """What is separated by commas, at least one: `split("rules", "full,mean")`."""
+    """Split a text at its commas: `split("rules", "full,mean")`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UserError(f"{option} is {text!r}, expected one or more, separated by commas.")
@@ -489,7 +460,7 @@ def split(option: str, text: str) -> list[str]:
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Numbers separated by commas, or a sentence."""
+    """Split a text at its commas into numbers."""
     try:
         return [float(number) for number in split(option, text)]
     except ValueError:
@@ -511,7 +482,7 @@ def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
 
 
 def write_report(files: list[Path], folder: Path, margin: float | None) -> Path:
-    """The page of `infobatch_lab.report`."""
+    """Write the page, or raise `UserError`."""
     try:
         return write(files, folder, margin=margin)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:

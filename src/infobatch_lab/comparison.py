@@ -23,7 +23,7 @@ from infobatch_lab.styles import STYLES
 
 @dataclass(frozen=True)
 class MethodKey:
-    """What tells methods apart. Full training prunes nothing, so it has neither r nor delta."""
+    """The identity of a method. Full training prunes nothing, so it has neither r nor delta."""
 
     rule: str
     prune_ratio: float | None = None
@@ -122,7 +122,7 @@ class Comparison:
 
     @property
     def full(self) -> Method | None:
-        """What the others are compared with."""
+        """Full training, which the others are compared with."""
         return next((m for m in self.methods if m.rule == "full" and not m.match_forwards), None)
 
     @property

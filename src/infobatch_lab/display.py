@@ -1,4 +1,4 @@
-"""What people see on a terminal: bars while something runs, and tables."""
+"""Bars and tables on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of the command line can do wrong; shown as one sentence, without a traceback."""
+"""Errors that a user can mend: shown as one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 def optional(package: str) -> ModuleType:
-    """A package of the extra `experiments`, or timm: `optional("tensorboard")`."""
+    """Import a package of the extra `experiments`, or timm: `optional("tensorboard")`."""
     name = package.split(".")[0]
     try:
         return import_module(package)

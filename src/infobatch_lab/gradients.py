@@ -30,11 +30,11 @@ from infobatch_lab.tasks.classification import Classification
 from infobatch_lab.training import Training
 
 EPOCHS = (0, 4, 9, 19, 29)
-"""The gradients are measured at the end of these, of 40."""
+"""Gradients are measured at the end of these epochs, of 40."""
 
 
 def per_sample_gradients(model: torch.nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """A row for each sample, float32; the model stands still, as when it is tested."""
+    """The gradient of each sample, a row each, with the model in evaluation mode."""
     model.eval()
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     buffers = dict(model.named_buffers())
@@ -52,7 +52,7 @@ def per_sample_gradients(model: torch.nn.Module, inputs: Tensor, labels: Tensor)
 
 
 def drawn_weights(scores: Tensor, rule: str, num_draws: int) -> Tensor:
-    """A row for each draw of an epoch: the weight of every sample, 0 where it is skipped."""
+    """The weights of all samples, a row for each draw of an epoch; 0 where one is skipped."""
     rows = torch.zeros(num_draws, len(scores))
     for seed in range(num_draws):
         pruner = Pruner(len(scores), num_epochs=2, delta=1, rule=rules.create(rule), seed=seed)
@@ -62,7 +62,7 @@ def drawn_weights(scores: Tensor, rule: str, num_draws: int) -> Tensor:
 
 
 def compare(gradients: Tensor, weights: Tensor) -> dict[str, float]:
-    """How the gradient of a drawn epoch compares with that of the full one.
+    """Compare the gradient of drawn epochs with the full one.
 
     >>> compare(torch.eye(3), torch.ones(5, 3))["relative_bias"]
     0.0
@@ -92,7 +92,7 @@ def _norm(vector: Tensor) -> float:
 
 
 def _angle(one: Tensor, other: Tensor) -> float:
-    """In degrees; by the half angle, which is exact for small ones too."""
+    """The angle in degrees; computed by the half angle, which is exact for small ones too."""
     u, v = one.double() / _norm(one), other.double() / _norm(other)
     return math.degrees(2 * math.atan2(_norm(u - v), _norm(u + v)))
 
@@ -130,7 +130,7 @@ def measure(
 
 
 def draw_figure(lines: list[dict[str, Any]], path: Path) -> None:
-    """Bias, and noise, by epoch, for every rule: `draw_figure(lines, Path("gradients.png"))`."""
+    """Draw bias and noise by epoch for every rule: `draw_figure(lines, Path("gradients.png"))`."""
     plt = optional("matplotlib.pyplot")
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     epochs = sorted({line["epoch"] for line in lines})

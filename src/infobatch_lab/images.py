@@ -25,13 +25,13 @@ from infobatch_lab.errors import UserError, optional
 Bytes = NDArray[np.uint8]
 
 IMAGE_SIZE = 64
-"""The side that the images of a folder are brought to."""
+"""Images of a folder are resized to squares of this side."""
 
 IMAGE_TYPES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 class Images(Dataset[Any]):
-    """Images (samples, height, width, channels) in uint8, and their labels; read in whole batches.
+    """Images (samples, height, width, channels) in uint8 with labels, fetched in whole batches.
 
     >>> images = Images(torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.arange(4))
     >>> x, y = images.__getitems__([3, 1])
@@ -62,9 +62,9 @@ class ImageData:
     test: Images
     num_classes: int
     crop: int
-    """How far a training image may be shifted, in pixels."""
+    """The largest shift of a training image, in pixels."""
     flip: bool
-    """Whether its mirror image is one of the same class."""
+    """Whether a mirrored image still shows its class."""
 
     @property
     def num_channels(self) -> int:
@@ -146,7 +146,7 @@ def read_idx_splits(
     crop: int,
     flip: bool,
 ) -> ImageData:
-    """Four idx files, plain or gzipped."""
+    """Read the four idx files of a data set, plain or gzipped; missing ones are fetched."""
     urls, checksums = home
     for name, md5 in zip(IDX_FILES, checksums, strict=True):
         if not (folder / name).exists() and not (folder / f"{name}.gz").exists():
@@ -164,13 +164,13 @@ def read_idx_splits(
 
 
 def find_idx(folder: Path, name: str) -> Path:
-    """The file of this name, plain or gzipped."""
+    """Find the file of this name, plain or gzipped."""
     plain = folder / name
     return plain if plain.exists() else folder / f"{name}.gz"
 
 
 def read_idx(path: Path) -> Bytes:
-    """An array in the idx format, of bytes; gzipped if its name ends in .gz."""
+    """Read an array of bytes in the idx format; gzipped if the name ends in .gz."""
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise UserError(
@@ -188,7 +188,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file, unzipped where its name says so, or a sentence."""
+    """Read a file, unzipped if its name ends in .gz, or raise `UserError`."""
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
@@ -201,7 +201,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def damaged(path: Path, size: int, expected: int) -> UserError:
-    """The sentence for a file of the wrong size."""
+    """The error for a file of the wrong size."""
     return UserError(
         f"{path} has {size:,} bytes, expected {expected:,}: it is damaged or not complete; delete "
         "it to fetch it anew, or replace it."
@@ -236,7 +236,7 @@ def read_cifar100(folder: Path, progress: Fetching) -> ImageData:
 def read_cifar(
     folder: Path, names: tuple[str, ...], source: Source, progress: Fetching
 ) -> ImageData:
-    """All files but the last are for training."""
+    """Read CIFAR's binary files: all but the last are for training."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         fetch(source, folder, progress, missing=missing)
@@ -254,7 +254,7 @@ def read_cifar(
 
 
 def read_cifar_file(path: Path, num_labels: int) -> tuple[Bytes, Bytes]:
-    """Images and labels: each image is its label bytes, then a red, a green and a blue plane."""
+    """Read images and labels: a record is the label bytes, then a red, a green and a blue plane."""
     content, record = read_bytes(path), num_labels + 3 * 32 * 32
     if len(content) == 0 or len(content) % record:
         raise damaged(path, len(content), (len(content) // record + 1) * record)
@@ -264,7 +264,7 @@ def read_cifar_file(path: Path, num_labels: int) -> tuple[Bytes, Bytes]:
 
 
 def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Images:
-    """Images with their labels, checked."""
+    """Put images and labels together, and check that they fit."""
     if images.ndim != 4 or labels.shape != images.shape[:1]:
         raise UserError(
             f"{folder} holds images of shape {images.shape} and labels of shape {labels.shape}, "
@@ -285,8 +285,10 @@ def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Im
 
 
 def read_folder(folder: Path, progress: Fetching) -> ImageData:
-    """A folder per class. With `train` and `test` (or `val`) in it, those are the splits; without,
-    every fifth image of a class is kept for testing.
+    """Read a folder of images per class.
+
+    Folders `train` and `test` (or `val`) are the splits; without them, every fifth image of a class
+    is for testing.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder, expected one with a folder of images per class.")
@@ -313,7 +315,7 @@ def read_folder(folder: Path, progress: Fetching) -> ImageData:
 
 
 def images_per_class(folder: Path) -> dict[str, list[Path]]:
-    """The image files below each folder of `folder`."""
+    """List the image files of each class."""
     found = {
         entry.name: sorted(f for f in entry.rglob("*") if f.suffix.lower() in IMAGE_TYPES)
         for entry in sorted(folder.iterdir())
@@ -329,7 +331,7 @@ def images_per_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
-    """All images, brought to the same size, as one array."""
+    """Decode all images into one array of one size."""
     paths = [(path, classes.index(name)) for name, of in files.items() for path in of]
     if not paths:
         raise UserError("no images are left for testing: give each class at least two.")
@@ -340,7 +342,7 @@ def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
 
 
 def decode_file(path: Path) -> Bytes:
-    """An image file in colour, of the size that all get."""
+    """Decode one image file, in colour, resized."""
     try:
         with optional("PIL.Image").open(path) as image:
             return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))

@@ -33,7 +33,7 @@ Listener = Callable[[Settings, Event], None]
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """What all runs of a sweep share."""
+    """The settings that all runs of a sweep share."""
 
     data_folder: Path
     out: Path
@@ -139,7 +139,7 @@ def side_by_side(
 def receive(
     connection: Connection, process: BaseProcess, cell: Settings, stopping: bool
 ) -> Event | None:
-    """What a worker sends; None if it ended early because it was told to."""
+    """Receive an event from a worker; None if it ended early because it was told to."""
     try:
         event: Event | UserError = connection.recv()
     except (EOFError, OSError):

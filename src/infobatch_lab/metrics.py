@@ -1,4 +1,4 @@
-"""What a task is judged by: a number with a direction, a unit and a margin."""
+"""The metric of a task: a number with a direction, a unit and a margin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Metric:
     """The unit of the value as it is shown; empty for a plain number."""
     higher_is_better: bool = True
     scale: float = 1.0
-    """What the value is multiplied by when it is shown: 100 for a fraction shown in percent."""
+    """The factor from a value to what is shown: 100 for a fraction shown in percent."""
     margin: float = 0.01
     """The loss that still counts as lossless, as it is shown."""
     decimals: int = 2

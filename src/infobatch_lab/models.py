@@ -14,7 +14,7 @@ from infobatch_lab.errors import UserError, optional
 
 
 def create(name: str, num_channels: int, num_classes: int) -> nn.Module:
-    """A network by name, with fresh weights from torch's global generator."""
+    """Create a network by name, with random weights from torch's global generator."""
     if name.startswith("timm:"):
         timm = optional("timm")
         wanted = name.removeprefix("timm:")
@@ -30,7 +30,7 @@ def create(name: str, num_channels: int, num_classes: int) -> nn.Module:
 
 
 def conv(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size, or divides it by `stride`, and its norm."""
+    """A convolution with batch norm; the image keeps its size, divided by `stride`."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -38,19 +38,17 @@ def conv(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Seq
 
 
 def conv_relu(inputs: int, outputs: int, size: int = 3, *, stride: int = 1) -> nn.Sequential:
-    """The same, and a ReLU."""
+    """A convolution with batch norm and ReLU."""
     return conv(inputs, outputs, size, stride=stride).append(nn.ReLU(inplace=True))
 
 
 def head(features: int, num_classes: int) -> tuple[nn.Module, ...]:
-    """The mean over the image, and a linear layer."""
+    """Average pooling and a linear layer."""
     return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, num_classes)
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)), the last norm starting at zero so that a block begins as its
-    shortcut.
-    """
+    """relu(body(x) + shortcut(x)). The last norm starts at zero: a block starts as its shortcut."""
 
     def __init__(self, body: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -124,7 +122,7 @@ def resnet50(num_channels: int, num_classes: int) -> nn.Module:
 
 
 def conv_pool_relu(inputs: int, outputs: int) -> nn.Sequential:
-    """A convolution, halved before its norm: what follows then costs a quarter."""
+    """A convolution, pooled before its norm, so that norm and ReLU cost a quarter."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.MaxPool2d(2),
@@ -146,7 +144,7 @@ def tiny(num_channels: int, num_classes: int) -> nn.Module:
 
 
 def convnet(num_channels: int, num_classes: int) -> nn.Module:
-    """Four convolutions, 16 to 64 channels, for grey images on a processor."""
+    """Four convolutions, 16 to 64 channels, for grey images on a CPU."""
     return nn.Sequential(
         conv_pool_relu(num_channels, 16),
         conv_pool_relu(16, 32),
@@ -157,7 +155,7 @@ def convnet(num_channels: int, num_classes: int) -> nn.Module:
 
 
 def resnet8_pooled(num_channels: int, num_classes: int) -> nn.Module:
-    """Eight layers, 16 to 64 channels, halved early, for colour images on a processor."""
+    """Eight layers, 16 to 64 channels, halved early, for colour images on a CPU."""
     return nn.Sequential(
         conv_pool_relu(num_channels, 16),
         conv_pool_relu(16, 32),

@@ -1,4 +1,4 @@
-"""Where a number comes from: the command, the commit, the versions, the machine."""
+"""Where a run comes from: command, commit, versions, machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = (infobatch, infobatch_lab)
 
 
 def provenance() -> dict[str, Any]:
-    """What goes into every run's line."""
+    """The fields of a run's line that say where it comes from."""
     return {
         "command": shlex.join(["infobatch", *sys.argv[1:]]),
         "commit": commit(),
@@ -57,7 +57,7 @@ def commit() -> str | None:
 
 
 def git(folder: Path, *command: str) -> str | None:
-    """What git answers; None where it has no answer."""
+    """Run git; None if it fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True
@@ -69,7 +69,7 @@ def git(folder: Path, *command: str) -> str | None:
 
 @lru_cache
 def processor() -> str:
-    """What the machine computes with."""
+    """The name of the GPU, or of the CPU."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     try:

@@ -1,8 +1,7 @@
 """The queue of a comparison, on disk: what is left, how long it will take, and a pause.
 
-The queue is a file beside the runs. It says which runs are wanted and how far those at work are;
-which of them are finished, the file of runs says. So a kill loses nothing, and the file may be
-deleted at any time.
+The queue of the last `compare` is a file beside its runs. It says which runs are wanted and how far
+those at work are. The file of runs says which of them are finished, so a kill loses nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -21,11 +20,12 @@ from infobatch_lab.settings import Settings, settings_of
 from infobatch_lab.sweep import Pending
 
 POLL_SECONDS = 0.2
+WRITE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """What the file says."""
+    """The content of the file."""
 
     cells: tuple[Settings, ...] = ()
     """Every run that is wanted, finished or not, in order."""
@@ -91,6 +91,34 @@ class QueueFile:
     def delete(self) -> None:
         """Delete the file of a queue that is done."""
         self.path.unlink(missing_ok=True)
+
+
+class QueueWriter:
+    """Keeps the file up to date while runs are at work."""
+
+    def __init__(self, file: QueueFile, state: QueueState) -> None:
+        self.at_work: dict[str, float] = {}
+        self._file = file
+        self._state = state
+        self._write()
+
+    def update(self, cells: tuple[Settings, ...], name: str, fraction: float | None) -> None:
+        """Note how far a run is, or with None that it has ended.
+
+        A start or an end is written at once, progress in between every few seconds.
+        """
+        due = fraction is None or name not in self.at_work
+        if fraction is None:
+            self.at_work.pop(name, None)
+        else:
+            self.at_work[name] = fraction
+        self._state = replace(self._state, cells=cells, at_work=dict(self.at_work))
+        if due or time.monotonic() - self._written_at > WRITE_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        self._file.write(self._state)
+        self._written_at = time.monotonic()
 
 
 def is_alive(process: Any) -> bool:

@@ -56,7 +56,7 @@ class Run:
     settings: Settings | None
     """None for a line that lacks some, or of a data set or rule that there is no more."""
     compared: tuple[tuple[str, Value], ...]
-    """What must agree with the runs it is compared with, by name."""
+    """The settings that must agree between runs that are compared, by name."""
     metric: Metric
     rule: str
     seed: int
@@ -74,7 +74,7 @@ class Run:
     eval_seconds: float | None
     pruning_seconds: float | None
     kept_fractions: tuple[float, ...]
-    """Of each epoch."""
+    """The fraction of the data that each epoch trained."""
     values: tuple[float, ...]
     """The metric after each epoch; NaN where it was not measured."""
     losses: LossHistogram | None
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Of training and evaluation."""
+        """The seconds of training and evaluation."""
         return None if self.train_seconds is None else self.train_seconds + (self.eval_seconds or 0)
 
     @property

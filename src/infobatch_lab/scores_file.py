@@ -24,7 +24,7 @@ def plan_for(
     column: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What a rule would keep of the scores in a file, in the epoch after they were seen."""
+    """Plan the epoch after these scores were seen, and say what a rule keeps."""
     scores = read_scores(file, column)
     try:
         pruner = Pruner(len(scores), 2, prune_ratio, delta=1, rule=rule, seed=seed)
@@ -49,7 +49,7 @@ def plan_for(
 
 
 def read_scores(file: Path, column: str | None = None) -> Tensor:
-    """One score per sample, from a .npy, .csv or .parquet file."""
+    """Read one score per sample from a .npy, .csv or .parquet file."""
     if not file.exists():
         raise UserError(f"{file} does not exist, expected a file of scores.")
     if file.suffix not in READERS:
@@ -66,12 +66,12 @@ def read_scores(file: Path, column: str | None = None) -> Tensor:
 
 
 def first_line(error: Exception) -> str:
-    """Libraries explain at length."""
+    """The first line of a library's long message."""
     return str(error).strip().split("\n")[0]
 
 
 def read_npy(file: Path, column: str | None) -> NDArray[Any]:
-    """An array; never a pickle."""
+    """Read an array; pickles are refused."""
     if column is not None:
         raise UserError(f"column is {column!r}, but {file} is an array without columns.")
     values: NDArray[Any] = np.load(file, allow_pickle=False)
@@ -79,7 +79,7 @@ def read_npy(file: Path, column: str | None) -> NDArray[Any]:
 
 
 def read_csv(file: Path, column: str | None) -> NDArray[Any]:
-    """A column of a table with a header, or a single column without; an empty field is NaN."""
+    """Read a column of a table with a header, or one without a header; an empty field is NaN."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         rows = [row for row in csv.reader(lines) if row]
     if not rows:
@@ -95,7 +95,7 @@ def read_csv(file: Path, column: str | None) -> NDArray[Any]:
 
 
 def read_parquet(file: Path, column: str | None) -> NDArray[Any]:
-    """A column of a table; missing values are scores that are not there."""
+    """Read a column of a table; a missing value is NaN."""
     parquet = optional("pyarrow.parquet")
     name = pick(file, column, parquet.read_schema(file).names)
     values: NDArray[Any] = parquet.read_table(file, columns=[name])[name].to_numpy()
@@ -112,7 +112,7 @@ def is_number(text: str) -> bool:
 
 
 def pick(file: Path, column: str | None, names: list[str]) -> str:
-    """The column that holds the scores."""
+    """Choose the column that holds the scores."""
     if column is None and len(names) == 1:
         return names[0]
     wanted = column or "score"

@@ -38,7 +38,7 @@ class Progress:
 
     epoch: int
     fraction: float
-    """Of the whole run, from 0 to 1."""
+    """The part of the whole run that is done, from 0 to 1."""
     finished: dict[str, Any] | None = None
     """The history of an epoch that has just ended."""
 
@@ -78,7 +78,7 @@ class Training:
         self._start_counters()
 
     def _start_counters(self) -> None:
-        """What is counted in an epoch."""
+        """Reset the counters of an epoch."""
         self._train_seconds = self._pruning_seconds = 0.0
         self._loss_sum = torch.zeros(2, dtype=torch.float64, device=self.device)
 

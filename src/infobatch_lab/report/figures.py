@@ -62,7 +62,7 @@ class Drawing:
     name: str
     title: str
     text: str
-    """What it shows; without an image, which runs would make it."""
+    """The caption; without an image, the runs that would make it."""
     alt: str = ""
     light: bytes = b""
     dark: bytes = b""
@@ -457,7 +457,7 @@ def _curves(comparison: Comparison) -> list[Curve]:
 
 
 def _range(curves: Sequence[Curve], metric: Metric) -> tuple[float, float]:
-    """What the axis of the metric shows: all but the bad values of the first quarter."""
+    """The range of the metric's axis: all but the bad values of the first quarter."""
     late = np.concatenate([metric.sign * values[len(values) // 4 :] for _, _, values in curves])
     best = max(float(np.max(metric.sign * values)) for _, _, values in curves)
     worst = float(late.min())

@@ -129,7 +129,7 @@ class ShownRow:
 
     @property
     def reason(self) -> str:
-        """What an undecided verdict needs."""
+        """Why a verdict is undecided: the runs that it needs."""
         found = self.row.difference
         if self.row.verdict != UNDECIDED or found is None:
             return ""

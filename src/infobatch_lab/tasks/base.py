@@ -45,7 +45,7 @@ class Task(ABC):
     name: ClassVar[str]
     """The kind of task, for tables: "classification"."""
     metric: ClassVar[Metric]
-    """What runs are compared by: a key of what `evaluate` returns at the end of a run."""
+    """Runs are compared by this one of the metrics that `evaluate` returns at the end of a run."""
     models: ClassVar[tuple[str, ...]]
     """The networks it knows, by name; a name that ends in ":" stands for a family of them."""
     Options: ClassVar[type] = NoOptions

@@ -34,7 +34,7 @@ def as_fetched(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class MixingOptions:
-    """What is done to labels and images before the loss."""
+    """Changes to labels and images before the loss."""
 
     label_smoothing: float = setting(
         "Label smoothing",
