@@ -265,7 +265,30 @@ def in_two_processes(folder: Path) -> dict[str, Any]:
         "full": train(accumulate=2, rule="full").parameters,
         "alone": train_without_the_library(accumulate=2),
         "gathered": gather_metrics(),
+        "lighter": train_lighter(),
     }
+
+
+def train_lighter() -> dict[str, Any]:
+    """Batches of our own, which accelerate shards, as many as full training has."""
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True)
+    data = InfoBatch(TensorDataset(*points(), torch.arange(50)), NUM_EPOCHS)
+    loader: Any = infobatch.DataLoader(data, BATCH_SIZE, shrink="batch", sharded=False)
+    loader = PreparedLoader(accelerator.prepare(loader), data)
+    plans: list[list[int]] = []
+    seen: list[list[tuple[int, float]]] = []
+    num_steps: list[int] = []
+    for _ in range(NUM_EPOCHS):
+        plans.append(data.plan.indices.tolist())
+        seen.append([])
+        num_steps.append(0)
+        for x, _, samples in loader:
+            data.update(x.abs().sum(1))
+            seen[-1] += list(zip(samples.tolist(), data.batch_weights.tolist(), strict=True))
+            num_steps[-1] += 1
+    return {"plans": plans, "seen": seen, "steps": num_steps, "epoch": data.epoch}
 
 
 def gather_metrics() -> list[bool]:
@@ -287,9 +310,27 @@ def test_metrics_are_gathered_of_every_sample_once() -> None:
     assert gather_metrics() == [True] * NUM_EPOCHS
 
 
+def check_lighter(ranks: list[dict[str, Any]]) -> None:
+    """Every sample of a plan is trained once, in the steps of full training, at mean weight 1."""
+    num_steps = ceil(ceil(50 / BATCH_SIZE) / len(ranks))
+    for epoch, plan in enumerate(ranks[0]["plans"]):
+        seen = [pair for rank in ranks for pair in rank["seen"][epoch]]
+        assert sorted(sample for sample, _ in seen) == sorted(plan)
+        assert sum(weight for _, weight in seen) / len(plan) == pytest.approx(1, abs=1e-6)
+        assert {rank["steps"][epoch] for rank in ranks} == {num_steps}
+    assert min(len(plan) for plan in ranks[0]["plans"]) < 50
+    assert {rank["epoch"] for rank in ranks} == {NUM_EPOCHS}
+
+
+def test_lighter_batches_keep_the_steps_of_full_training() -> None:
+    check_lighter([train_lighter()])
+
+
 def test_two_processes_train_as_a_plain_loop_does(tmp_path: Path) -> None:
     batches, rates, parameters = plain_loop(accumulate=2, num_ranks=2)
-    for rank, found in enumerate(on_ranks(2, in_two_processes, tmp_path, tmp_path / "state")):
+    ranks = on_ranks(2, in_two_processes, tmp_path, tmp_path / "state")
+    check_lighter([found["lighter"] for found in ranks])
+    for rank, found in enumerate(ranks):
         run = found["mean"]
         assert run.batches == batches[rank]
         assert run.rates == pytest.approx(rates)

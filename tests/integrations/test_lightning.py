@@ -120,6 +120,9 @@ def trainer_of(
 def loader_of(data: InfoBatch[Any], kind: str = "stock") -> Any:
     if kind == "ours":
         return infobatch.DataLoader(data, batch_size=BATCH)
+    if kind in ("batches", "lighter"):
+        shrink: Any = "batch" if kind == "lighter" else "epoch"
+        return DataLoader(data, batch_sampler=data.batches(BATCH, shrink=shrink))
     workers = {"num_workers": 2, "persistent_workers": True} if kind == "workers" else {}
     return DataLoader(data, batch_size=BATCH, sampler=data.sampler, **workers)  # type: ignore[arg-type]
 
@@ -533,6 +536,8 @@ def runs_on_rank(folder: Path) -> list[dict[str, Any]]:
     epochs, batches = Save(folder, "epoch"), Save(folder, "batch", after_step=25)
     whole = fit(folder, epochs, batches, **options)
     outcomes = [outcome(whole)]
+    for loader in ("batches", "lighter"):
+        outcomes[0][loader] = outcome(fit(folder, loader=loader, **options))
     for saved, number in ((epochs, 2), (batches, 0)):
         checkpoint, num_steps = [*saved.steps_at.items()][number]
         resumed = fit(folder, checkpoint=checkpoint, **options)
@@ -598,6 +603,14 @@ def test_two_processes_train_their_shares_save_and_resume(tmp_path: Path) -> Non
         assert float(whole["metrics"]["infobatch/saved"]) == pytest.approx(
             whole["savings"].fraction
         )
+        # Lightning leaves our batches as they are: each rank's part.
+        assert whole["batches"]["trail"].steps == whole["trail"].steps
+        assert all(map(torch.equal, whole["batches"]["parameters"], whole["parameters"]))
+        lighter = whole["lighter"]
+        steps_per_epoch = -(-NUM_SAMPLES // 2 // BATCH)
+        assert len(lighter["trail"].steps) == NUM_EPOCHS * steps_per_epoch
+        assert lighter["savings"].fraction == pytest.approx(whole["savings"].fraction, abs=0.1)
+        assert lighter["trail"].epochs_validated == list(range(NUM_EPOCHS))
         for run in resumed:
             num_steps = run["steps before"]
             assert 0 < num_steps < len(whole["trail"].steps)

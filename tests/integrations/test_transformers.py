@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def trainer_of(
     return trainer
 
 
+class Lighter(Recorded):
+    shrink = "batch"
+
+
 class InPlanOrder(Trainer):
     """transformers' own Trainer, in the order in which the pruner goes through the data."""
 
@@ -78,6 +83,29 @@ class InPlanOrder(Trainer):
 
 def losses_logged(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+# Lighter batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [llama, bert])
+def test_lighter_batches_keep_the_steps_of_full_training(tmp_path: Path, model: Any) -> None:
+    """And the mean weight of an epoch is 1: with a loss of 1 for all, so is every step's."""
+    trainer = trainer_of(model(), tmp_path, kind=Lighter)
+    plain = Trainer(model(), arguments(tmp_path / "plain"), trainer.data_collator, sequences())
+    trainer.train()
+    plain.train()
+    assert trainer.state.global_step == plain.state.global_step == trainer.state.max_steps
+    assert [log["learning_rate"] for log in trainer.state.log_history if "loss" in log] == (
+        [log["learning_rate"] for log in plain.state.log_history if "loss" in log]
+    )
+    assert trainer.pruner.savings.fraction > 0.1
+
+
+def test_too_few_samples_for_lighter_batches_are_a_sentence(tmp_path: Path) -> None:
+    trainer = trainer_of(llama(), tmp_path, kind=Lighter, per_device_train_batch_size=1)
+    with pytest.raises(ValueError, match='shrink is "batch", but .* samples are kept for 50'):
+        trainer.train()
 
 
 # A plain loop ------------------------------------------------------------------------------------
@@ -451,6 +479,20 @@ def in_two_processes(folder: Path) -> dict[str, Any]:
         "rate": pruned.lr_scheduler.get_last_lr()[0],
         "num_steps": (pruned.state.global_step, pruned.state.max_steps),
     }
+    light = trainer_of(llama(), folder / "light", kind=Lighter, **settings)
+    light.train()
+    results["lighter"] = {
+        "steps": light.steps,
+        "num_steps": (light.state.global_step, light.state.max_steps),
+        "savings": light.pruner.savings,
+    }
+    halfway = light.state.global_step // 2 + 1
+    again = trainer_of(llama(), folder / "again", kind=Lighter, **settings)
+    again.train(resume_from_checkpoint=str(folder / "light" / f"checkpoint-{halfway}"))
+    results["lighter"]["resumed"] = (
+        same(parameters(again.model), parameters(light.model)),
+        same_state(again.pruner.state_dict(), light.pruner.state_dict()),
+    )
     ends = [log["step"] for log in pruned.state.log_history if log["epoch"] in range(NUM_EPOCHS)]
     for step in (ends[1], ends[1] + 1):
         resumed = trainer_of(llama(), folder / f"from-{step}", **settings)
@@ -485,6 +527,11 @@ def test_two_processes_train_as_a_plain_loop_does(tmp_path: Path) -> None:
         assert found["rate"] == 0
         assert found["num_steps"] == (len(rates), len(rates))
         assert found["resumed at 0"] == found["resumed at 1"] == (True, True, True)
+        lighter = found["lighter"]
+        num_steps = NUM_EPOCHS * ceil(ceil(50 / (2 * 4)) / 2)  # two batches to a step, on each rank
+        assert lighter["num_steps"] == (num_steps, num_steps)
+        assert lighter["savings"].fraction > 0.1
+        assert lighter["resumed"] == (True, True)
         assert found["full bert"] == found["full llama"] == (True, True)
 
 
