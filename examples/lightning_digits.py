@@ -55,7 +55,7 @@ def main() -> None:
     to_train, to_test = random_split(digits, [0.8, 0.2])
 
     train_data = infobatch.InfoBatch(to_train, options.epochs)
-    loader = DataLoader(train_data, batch_size=32, sampler=train_data.sampler)
+    loader = DataLoader(train_data, batch_sampler=train_data.batches(32))
     trainer = L.Trainer(
         max_epochs=options.epochs,
         devices=options.devices,

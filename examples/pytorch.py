@@ -23,7 +23,7 @@ def main() -> None:
     to_train, to_test = random_split(digits, [0.8, 0.2])
 
     train_data = infobatch.InfoBatch(to_train, num_epochs)
-    loader = DataLoader(train_data, batch_size=32, sampler=train_data.sampler)
+    loader = DataLoader(train_data, batch_sampler=train_data.batches(32))
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     criterion = nn.CrossEntropyLoss(reduction="none")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
