@@ -475,7 +475,7 @@ def test_a_checkpoint_of_one_rank_knows_what_all_have_done_and_any_number_goes_o
         assert torch.equal(found.losses[found.known], loss_of(plan.indices)[found.known])
     found = epochs[0].reported()
     assert found is not None
-    found = unpack(**pack(found), num_entries=len(plan))  # type: ignore[arg-type]
+    found = unpack(**pack(found), num_entries=len(plan))
     if found.num_done == len(plan):
         return
     rest: list[int] = []
