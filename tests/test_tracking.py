@@ -91,7 +91,7 @@ class Scene:
             return batches, looking_ahead(workers(batches.draw, self.read_ahead), self.depth)
         samples = SampleTracker(self.shard, indices, call)
         stream = chain.from_iterable(samples.chunks())
-        drawn = iter(BatchSampler(stream, self.batch_size, self.drop_last))  # type: ignore[arg-type]
+        drawn = iter(BatchSampler(stream, self.batch_size, self.drop_last))
         loader = workers(lambda: next(drawn), self.read_ahead)
         return samples, looking_ahead(loader, self.depth)
 
