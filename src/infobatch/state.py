@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -238,9 +239,10 @@ def from_dict(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     except StateError:
         raise
     except Exception as error:  # whatever a damaged or strange state may lead to
+        reason = f"no {error}" if isinstance(error, KeyError) else f"a {type(error).__name__}"
         raise StateError(
-            f"state is not what state_dict() returns ({type(error).__name__}: {error}): load the "
-            f"pruner's own entry of the checkpoint; if this is it, {DAMAGED}."
+            f"state is not what state_dict() returns ({reason}): load the pruner's own entry of "
+            f"the checkpoint; if this is it, {DAMAGED}."
         ) from error
 
 
@@ -250,26 +252,29 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
             f"state is not what state_dict() returns (a {type(saved).__name__} without a format): "
             "load the pruner's own entry of the checkpoint."
         )
-    if saved["format"] == 2:
-        saved = _from_format_2(saved, settings)
-    if saved["format"] != FORMAT:
+    written_in = saved["format"]
+    if type(written_in) is not int or written_in not in (2, FORMAT):
         raise StateError(
-            f"the checkpoint has format {saved['format']!r}, expected {FORMAT}: load it with the "
+            f"the checkpoint has format {_brief(written_in)}, expected {FORMAT}: load it with the "
             "infobatch that wrote it."
         )
+    if written_in == 2:
+        saved = _from_format_2(saved, settings)
     lengthened = _check_same_run(saved, settings)
     state = RunState(
         _scores(saved["scores"], settings.num_samples),
         _memory(saved["memory"], settings),
-        _whole(saved, "seed", at_least=None),
+        _whole(saved, "seed", expected=None),
         _whole(saved, "epoch"),
         _whole(saved, "steps_at_start"),
         Savings(_whole(saved, "num_trained"), _whole(saved, "num_full")),
         Savings(_whole(saved, "last_num_trained"), _whole(saved, "last_num_full")),
         _whole(saved, "num_nonfinite"),
-        prunes=bool(_whole(saved, "prunes")),
+        prunes=bool(_whole(saved, "prunes", range(2))),
     )
-    losses, running = _bytes(saved, "losses"), None
+    losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
+    if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
+        raise StateError(f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.")
     if losses != NOTHING:
         # The epoch keeps its plan, even where a longer run would prune it.
         plan = plan_of(state, settings)
@@ -278,7 +283,7 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
                 f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
                 "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
             )
-        running = plan, unpack(losses, _bytes(saved, "trained"), len(plan))
+        running = plan, unpack(losses, trained, len(plan))
     elif lengthened:
         state = at_epoch(state, settings, state.epoch)
     return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
@@ -295,11 +300,16 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
         )
     whole = no_losses(num_entries)
     whole[:num_losses] = torch.frombuffer(bytearray(losses), dtype=torch.float32)
-    if trained == NOTHING:
-        return EpochLosses(whole)
-    done = torch.zeros(num_entries, dtype=torch.bool)
-    done[: len(trained)] = torch.from_numpy(np.frombuffer(trained, dtype=np.uint8) != 0)
-    return EpochLosses(whole, done)
+    done, are_flags = None, True
+    if trained != NOTHING:
+        flags = np.frombuffer(trained, dtype=np.uint8)
+        done, are_flags = torch.zeros(num_entries, dtype=torch.bool), bool(flags.max() <= 1)
+        done[:num_losses] = torch.from_numpy(flags != 0)
+    reported = EpochLosses(whole, done)
+    # The last entry packed is always one that is done.
+    if not are_flags or not reported.done[num_losses - 1]:
+        raise StateError(f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.")
+    return reported
 
 
 def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
@@ -319,7 +329,7 @@ def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
             raise _other_run(name, before, now)
         if before is None:
             continue
-        if _whole(saved, name, at_least=1) > now:
+        if _whole(saved, name, COUNTS[1:]) > now:
             raise _other_run(name, before, now)
         if before < now:
             lengthened = f"{name} {now} in place of {before}"
@@ -327,18 +337,29 @@ def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
 
 
 def _other_run(name: str, saved: object, own: object) -> StateError:
+    found = saved if type(saved) is type(own) else _brief(saved)
     return StateError(
-        f"the checkpoint has {name} {saved}, this run {own}: resume with the same {name}, or start "
+        f"the checkpoint has {name} {found}, this run {own}: resume with the same {name}, or start "
         "anew without the checkpoint."
     )
 
 
-def _whole(saved: Mapping[str, Any], name: str, *, at_least: int | None = 0) -> int:
+def _brief(value: object) -> str:
+    """What a checkpoint has, for a sentence; a list or a tensor may be of any length."""
+    is_short = value is None or isinstance(value, (int, float, str))
+    return reprlib.repr(value) if is_short else f"a {type(value).__name__}"
+
+
+COUNTS = range(2**63)
+
+
+def _whole(saved: Mapping[str, Any], name: str, expected: range | None = COUNTS) -> int:
+    """A whole number, and neither True nor 2.0; None expects any of them."""
     value = saved[name]
-    if type(value) is not int or (at_least is not None and value < at_least):
+    if type(value) is not int or (expected is not None and value not in expected):
+        span = "" if expected is None else f" from {expected[0]} to {expected[-1]}"
         raise StateError(
-            f"the checkpoint has {name} {value!r}, expected a whole number"
-            f"{'' if at_least is None else f' of at least {at_least}'}: {DAMAGED}."
+            f"the checkpoint has {name} {_brief(value)}, expected a whole number{span}: {DAMAGED}."
         )
     return value
 
@@ -359,8 +380,13 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
             f"state is not what state_dict() returns ({name} is a {type(value).__name__}): load "
             "the pruner's own entry of the checkpoint."
         )
-    is_plain = value.layout is torch.strided and not value.is_quantized and not value.is_meta
-    if not is_plain or tuple(value.shape) != shape or value.dtype != dtype:
+    is_strided = value.layout is torch.strided and not value.is_nested
+    if not is_strided or value.is_quantized or value.is_meta:
+        raise StateError(
+            f"the checkpoint has {name} as a sparse, nested, quantized or meta tensor, expected a "
+            f"plain one: {DAMAGED}."
+        )
+    if tuple(value.shape) != shape or value.dtype != dtype:
         raise StateError(
             f"the checkpoint has {name} of shape {tuple(value.shape)} and {value.dtype}, expected "
             f"{shape} and {dtype}: {DAMAGED}."

@@ -209,7 +209,8 @@ class BatchTracker(Tracker):
             # At the end something that reads ahead of the training loop has nothing more to fetch,
             # and hands out the batches it holds.
             has_read_to_the_end = self._num_calls > self._batching.num_batches
-            if not has_read_to_the_end or called or self._num_reported == self._num_batches:
+            holds_batches = has_read_to_the_end and self._lead > self.read_ahead + 1
+            if not holds_batches or called or self._num_reported == self._num_batches:
                 raise OrderError(
                     "losses were reported for more batches than were fetched, more than are left "
                     f"of the batch in hand: report every batch once, or {REMEDY}."
@@ -280,6 +281,8 @@ class SampleTracker(Tracker):
         self._reported_of_batch = 0
         self._ran_out = False
         """Whether the loader asked for more than there is."""
+        self._was_doubled = False
+        """Whether a batch was reported twice, the second time for samples that were not its own."""
 
     def chunks(self) -> Iterator[Iterator[int]]:
         """The samples, in lists that become numbers at once."""
@@ -305,6 +308,7 @@ class SampleTracker(Tracker):
             if fetched > of_batch:
                 raise self._dropped(fetched - of_batch)
             if fetched < of_batch and drawing:
+                self._was_doubled = True
                 raise OrderError(
                     f"{of_batch} losses were reported for a batch of {fetched}: "
                     f"report every batch once, or {REMEDY}."
@@ -374,7 +378,7 @@ class SampleTracker(Tracker):
 
     @property
     def is_certain(self) -> bool:
-        return not self._lacks_batches and not self._has_dropped
+        return not (self._lacks_batches or self._has_dropped or self._was_doubled)
 
     def check_complete(self, *, by_new_loop: bool) -> None:
         if not self._lacks_batches:
