@@ -85,4 +85,4 @@ def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
     tensor(2.5000)
     """
     loss = (losses * weights).mean()
-    return loss if loss.dtype == losses.dtype else loss.to(losses.dtype)
+    return loss if losses.dtype is torch.float32 else loss.to(losses.dtype)

@@ -65,7 +65,9 @@ class Batching:
     def bound(self, j: int) -> int:
         """Where batch j begins and batch j - 1 ends."""
         position = (self.first + j) * self.step // self.per - self.offset
-        return min(max(position, 0), self.num_positions)
+        if position > self.num_positions:
+            return self.num_positions
+        return position if position > 0 else 0
 
     @property
     def bounds(self) -> list[int]:

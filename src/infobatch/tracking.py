@@ -179,7 +179,9 @@ class BatchTracker(Tracker):
 
     def _take(self, num_losses: int) -> slice:
         if self.reported == self._begin:
-            self._check_next_batch()
+            lead = self._num_calls - self._num_reported
+            if lead != self._lead:
+                self._check_lead(lead)
         elif self._num_calls > self._calls_at_report:
             raise self._dropped(self._stop - self.reported)
         stop = self.reported + num_losses
@@ -196,16 +198,15 @@ class BatchTracker(Tracker):
             self._begin, self._stop = stop, self._batching.bound(self._num_reported + 1)
         return positions
 
-    def _check_next_batch(self) -> None:
-        """Compare how many batches were fetched with how many were reported before this one."""
-        lead = self._num_calls - self._num_reported
+    def _check_lead(self, lead: int) -> None:
+        """Raise if more or fewer batches were fetched than reported before this one."""
         if self._lead is None:
             self._lead = lead
         if lead > self._lead:
             first, stop = self._num_reported, self._num_reported + lead - self._lead
             raise self._dropped(self._batching.bound(stop) - self._batching.bound(first))
         called = self._num_calls > self._calls_at_report
-        if lead < self._lead or lead == 0:
+        if lead < self._lead:
             # At the end something that reads ahead of the training loop has nothing more to fetch,
             # and hands out the batches it holds.
             has_read_to_the_end = self._num_calls > self._batching.num_batches
