@@ -1,0 +1,45 @@
+"""What the tasks on text share: transformers, and sequences of tokens in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from infobatch_lab.errors import optional
+
+
+def transformers() -> ModuleType:
+    """transformers, without its bars and reports: the command line shows its own."""
+    library = optional("transformers")
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library
+
+
+def padded(sequences: Sequence[Tensor], value: int) -> Tensor:
+    """Sequences as the rows of one tensor, filled up at their ends.
+
+    >>> padded([torch.tensor([5, 6]), torch.tensor([7])], 0)
+    tensor([[5, 6],
+            [7, 0]])
+    """
+    return pad_sequence(list(sequences), batch_first=True, padding_value=value)
+
+
+def attention_mask(sequences: Sequence[Tensor]) -> Tensor:
+    """1 where a padded row has tokens of its own, 0 where it was filled up."""
+    return padded([torch.ones_like(sequence) for sequence in sequences], 0)
+
+
+def by_length(sequences: Sequence[Tensor], batch_size: int) -> list[list[int]]:
+    """Batches of places, the longest sequences first: little is filled up.
+
+    >>> by_length([torch.ones(2), torch.ones(9), torch.ones(5)], 2)
+    [[1, 2], [0]]
+    """
+    order = sorted(range(len(sequences)), key=lambda place: -len(sequences[place]))
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
