@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from infobatch_lab import weights
 from infobatch_lab.language import transformers
@@ -31,6 +34,29 @@ def write_encoder(folder: Path) -> Path:
     )  # fmt: skip
     torch.manual_seed(0)
     library.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_language_model(folder: Path) -> Path:
+    """A Llama of one layer that knows `WORDS`."""
+    library = transformers()
+    tokens = ["<|im_start|>", "<|im_end|>", "[UNK]", "user", "assistant", *WORDS]
+    model = WordLevel({token: place for place, token in enumerate(tokens)}, unk_token="[UNK]")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = Whitespace()
+    library.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        additional_special_tokens=["<|im_start|>"],
+        eos_token="<|im_end|>",
+        unk_token="[UNK]",
+    ).save_pretrained(folder)
+    config = library.LlamaConfig(
+        vocab_size=len(tokens), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, initializer_range=0.3, eos_token_id=1,
+        bos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    library.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 
@@ -68,8 +94,11 @@ def no_registry(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
 
 
-def put_encoder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """The small encoder stands in the cache where the real one would."""
+def put(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The small networks stand in the cache where the real ones would."""
     no_registry(monkeypatch, folder)
-    known = weights.MINILM
-    write_encoder(folder / "weights" / f"{known.package}-{known.version}" / known.inside)
+    for known, write in (
+        (weights.MINILM, write_encoder),
+        (weights.SMOLLM2, write_language_model),
+    ):
+        write(folder / "weights" / f"{known.package}-{known.version}" / known.inside)

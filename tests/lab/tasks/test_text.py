@@ -14,13 +14,13 @@ from infobatch_lab.errors import UserError
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import text
 from infobatch_lab.tasks.text import TextClassification
-from tests.lab.pretrained import WORDS, put_encoder
+from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_contract
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_encoder(monkeypatch, tmp_path / "cache")
+    put(monkeypatch, tmp_path / "cache")
 
 
 def sentences(num: int, first: int = 0) -> list[dict[str, Any]]:
