@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -18,6 +23,37 @@ def transformers() -> ModuleType:
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
     return library
+
+
+def from_gguf(path: Path) -> Path:
+    """The language model of a GGUF file, as a folder in transformers' own format; converted once.
+
+    The Trainer refuses to train a network that was read from GGUF. Its weights are plain floats
+    by then, so a new network gets them. Loading the folder also takes a tenth of the time.
+    """
+    folder = path.with_suffix(".float32")
+    if folder.is_dir():
+        return folder
+    optional("gguf")
+    library = transformers()
+    from_file = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+    with redirect_stderr(StringIO()):  # the bar of the conversion has no switch
+        read = library.AutoModelForCausalLM.from_pretrained(**from_file, dtype=torch.float32)
+        tokenizer = library.AutoTokenizer.from_pretrained(**from_file)
+    config = read.config.to_dict()
+    config.pop("quantization_config", None)
+    network = type(read)(type(read.config).from_dict(config))
+    network.load_state_dict(read.state_dict())
+    with tempfile.TemporaryDirectory(dir=path.parent) as part:
+        converted = Path(part, "converted")
+        network.save_pretrained(converted)
+        tokenizer.save_pretrained(converted)
+        try:
+            os.replace(converted, folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
+    return folder
 
 
 def padded(sequences: Sequence[Tensor], value: int) -> Tensor:

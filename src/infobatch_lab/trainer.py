@@ -95,9 +95,11 @@ class TrainerTraining(Training):
                 num_train_epochs=settings.epochs,
                 per_device_train_batch_size=settings.batch_size // num_processes(),
                 seed=settings.seed,
+                use_cpu=self.device.type == "cpu",  # accelerate asks this to see other processes
                 max_grad_norm=0.0,  # as in the frame's own loop
                 bf16=settings.amp,
                 torch_compile=settings.compile,
+                ddp_find_unused_parameters=False,
                 save_strategy="no",
                 logging_strategy="no",
                 report_to=[],
@@ -150,6 +152,11 @@ class TrainerTraining(Training):
             return False
         self._finish(self._epoch)
         return self._ask(1.0, self.history[-1])
+
+    def _finish(self, epoch: int) -> None:
+        super()._finish(epoch)
+        # Planning and `update` happen inside the Trainer, where nobody takes their time.
+        del self.timing[-1]["pruning_seconds"]
 
     def _ask(self, fraction: float, finished: dict[str, Any] | None = None) -> bool:
         done = (self._epoch + fraction) / self.settings.epochs

@@ -227,7 +227,7 @@ class Training:
             "samples_saved": savings.fraction,
             "num_steps": self.num_steps,
             **{
-                name: sum(line[name] for line in self.timing)
+                name: seconds_of(self.timing, name)
                 for name in ("train_seconds", "eval_seconds", "pruning_seconds")
             },
             "history": self.history,
@@ -386,6 +386,11 @@ def loader_and_schedule(
     num_steps = settings.epochs * -(-samples_per_rank // batch_size)
     curve = curve_of(settings, optimizer, num_steps)
     return loader, Schedule(curve, train_data, batch_size=batch_size)
+
+
+def seconds_of(timing: list[dict[str, Any]], name: str) -> float | None:
+    """The sum over all epochs; None for what a loop does not measure."""
+    return sum(line[name] for line in timing) if all(name in line for line in timing) else None
 
 
 def leave_group(worker: int) -> None:

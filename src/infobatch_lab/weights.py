@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,4 +122,3 @@ def unpack(wheel: Path, part: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():  # else another process was faster
             raise
-        shutil.rmtree(part)

@@ -97,8 +97,8 @@ def no_registry(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def put(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """The small networks stand in the cache where the real ones would."""
     no_registry(monkeypatch, folder)
-    for known, write in (
-        (weights.MINILM, write_encoder),
-        (weights.SMOLLM2, write_language_model),
+    for known, write, name in (
+        (weights.MINILM, write_encoder, weights.MINILM.inside),
+        (weights.SMOLLM2, write_language_model, weights.SMOLLM2.inside.replace("gguf", "float32")),
     ):
-        write(folder / "weights" / f"{known.package}-{known.version}" / known.inside)
+        write(folder / "weights" / f"{known.package}-{known.version}" / name)

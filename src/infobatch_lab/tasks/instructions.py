@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 from infobatch_lab.download import Fetching, part_of
 from infobatch_lab.errors import UserError, optional
 from infobatch_lab.images import default_folder
-from infobatch_lab.language import attention_mask, by_length, padded, transformers
+from infobatch_lab.language import attention_mask, by_length, from_gguf, padded, transformers
 from infobatch_lab.metrics import Metric
 from infobatch_lab.options import setting
 from infobatch_lab.processes import num_processes, rank, total
@@ -96,9 +96,7 @@ class InstructionTuning(Task):
         self._weights = weights
 
     def network(self, settings: Settings) -> nn.Module:
-        network: nn.Module = transformers().AutoModelForCausalLM.from_pretrained(
-            **source(self._weights), dtype=torch.float32
-        )
+        network: nn.Module = transformers().AutoModelForCausalLM.from_pretrained(self._weights)
         if settings.options.lora:
             peft = optional("peft")
             config = peft.LoraConfig(
@@ -163,20 +161,12 @@ def collate(samples: Sequence[Sample]) -> dict[str, Tensor]:
     }
 
 
-def source(weights: Path) -> dict[str, Any]:
-    """What transformers loads: a folder of its own format, or a GGUF file."""
-    if weights.is_dir():
-        return {"pretrained_model_name_or_path": weights}
-    optional("gguf")
-    return {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
-
-
 # Data ---------------------------------------------------------------------------------------------
 
 
 def tokenised(rows: Sequence[Row], weights: Path, path: Path) -> Iterator[Sample]:
     """The rows as samples, one by one, in the form in which the model has learned to answer."""
-    tokenizer = transformers().AutoTokenizer.from_pretrained(**source(weights))
+    tokenizer = transformers().AutoTokenizer.from_pretrained(weights)
     for row in rows:
         question = text_of(row, ["instruction"], path)
         if row.get("input"):
@@ -213,7 +203,7 @@ def read_alpaca(folder: Path) -> tuple[list[Row], Path]:
 
 def alpaca(folder: Path, progress: Fetching) -> InstructionTuning:
     """Short samples: some are held out, and DQ chooses a part of the others."""
-    weights = path_of(SMOLLM2, progress)
+    weights = from_gguf(path_of(SMOLLM2, progress))
     rows, path = read_alpaca(folder)
     pairs = zip(rows, tokenised(rows, weights, path), strict=True)
     short = ((row, sample) for row, sample in pairs if len(sample["input_ids"]) <= SHORT)
@@ -230,7 +220,7 @@ def alpaca(folder: Path, progress: Fetching) -> InstructionTuning:
 
 def alpaca_all(folder: Path, progress: Fetching) -> InstructionTuning:
     """All samples but those held out."""
-    weights = path_of(SMOLLM2, progress)
+    weights = from_gguf(path_of(SMOLLM2, progress))
     rows, path = read_alpaca(folder)
     samples = list(tokenised(rows, weights, path))
     return InstructionTuning(samples[NUM_TEST:], samples[:NUM_TEST], weights)
@@ -238,7 +228,7 @@ def alpaca_all(folder: Path, progress: Fetching) -> InstructionTuning:
 
 def own_instructions(path: Path, progress: Fetching) -> InstructionTuning:
     """A user's own rows."""
-    weights = path_of(SMOLLM2, progress)
+    weights = from_gguf(path_of(SMOLLM2, progress))
     train, test = (list(tokenised(rows, weights, path)) for rows in read_splits(path))
     return InstructionTuning(train, test, weights)
 

@@ -17,6 +17,7 @@ from infobatch_lab.settings import Settings, settings
 from infobatch_lab.tasks import instructions
 from infobatch_lab.tasks.instructions import InstructionTuning
 from infobatch_lab.training import curve_of, optimizer_of, train
+from tests.lab.files import COMMAND, TORCHRUN, infobatch
 from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_evaluation, check_losses, check_resume
 
@@ -110,6 +111,7 @@ def test_a_pruned_run_says_what_it_saved(tmp_path: Path) -> None:
     assert run["history"][0]["test_loss"] > run["test_loss"]
     assert run["loss_distribution"]["epoch"] == 2
     assert run["train_seconds"] > 0
+    assert run["pruning_seconds"] is None  # not measured
 
 
 def test_delta_ends_pruning(tmp_path: Path) -> None:
@@ -117,6 +119,29 @@ def test_delta_ends_pruning(tmp_path: Path) -> None:
     run = train(chosen, task, Checkpoint(tmp_path / "mean.pt"))
     assert isinstance(run, dict)
     assert [line["kept_fraction"] < 1 for line in run["history"]] == [False, True, False, False]
+
+
+def test_the_command_prints_its_line_and_nothing_else(tmp_path: Path) -> None:
+    data = f"instructions:{write(tmp_path / 'mine.jsonl')}"
+    options = ["--epochs", 2, "--batch-size", 8, "--lora", 2, "--out", tmp_path / "out", "--json"]
+    done = infobatch("train", "--data", data, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["epochs"] == 2
+    assert not list((tmp_path / "out").glob("checkpoints/*"))
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    """But for rounding."""
+    data = f"instructions:{write(tmp_path / 'mine.jsonl', 40)}"
+    options = ["--epochs", 2, "--batch-size", 8, "--lora", 2, "--rule", "full", "--json"]
+    one, two = (
+        infobatch("train", "--data", data, *options, "--out", tmp_path / name, command=command)
+        for name, command in (("one", COMMAND), ("two", TORCHRUN))
+    )
+    assert two.returncode == 0, two.stderr
+    first, second = json.loads(one.stdout), json.loads(two.stdout)
+    assert first["num_steps"] == second["num_steps"] == 8
+    assert first["test_loss"] == pytest.approx(second["test_loss"], rel=1e-5)
 
 
 def test_smaller_batches_are_refused(tmp_path: Path) -> None:
