@@ -151,12 +151,9 @@ class TrainerTraining(Training):
         if self._left_at is not None:  # in the middle of it
             return False
         self._finish(self._epoch)
-        return self._ask(1.0, self.history[-1])
-
-    def _finish(self, epoch: int) -> None:
-        super()._finish(epoch)
         # Planning and `update` happen inside the Trainer, where nobody takes their time.
         del self.timing[-1]["pruning_seconds"]
+        return self._ask(1.0, self.history[-1])
 
     def _ask(self, fraction: float, finished: dict[str, Any] | None = None) -> bool:
         done = (self._epoch + fraction) / self.settings.epochs
