@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from infobatch import StateError
 from infobatch_lab import rules
+from infobatch_lab.checkpoints import CheckpointError
 from infobatch_lab.errors import UserError
 from infobatch_lab.language import transformers
 from infobatch_lab.processes import num_processes, rank, total
@@ -81,7 +83,10 @@ class TrainerTraining(Training):
             resume_from = None
             if self._resumed is not None:
                 resume_from = str(write_files(self._resumed, Path(folder, "resumed")))
-            self.trainer.train(resume_from_checkpoint=resume_from)
+            try:
+                self.trainer.train(resume_from_checkpoint=resume_from)
+            except StateError as error:  # the Trainer loads its checkpoint here, not before
+                raise CheckpointError(f"the checkpoint cannot be resumed: {error}") from error
         return self._left_at
 
     def _trainer(self, folder: str) -> FrameTrainer:

@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from infobatch import InfoBatch
 from infobatch_lab import tasks
-from infobatch_lab.checkpoints import Checkpoint
+from infobatch_lab.checkpoints import Checkpoint, CheckpointError
 from infobatch_lab.errors import UserError
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.tasks import instructions
 from infobatch_lab.tasks.instructions import InstructionTuning
-from infobatch_lab.training import curve_of, optimizer_of, train
+from infobatch_lab.training import Stopped, curve_of, optimizer_of, train
 from tests.lab.files import COMMAND, TORCHRUN, infobatch
 from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_evaluation, check_losses, check_resume
@@ -119,6 +119,17 @@ def test_delta_ends_pruning(tmp_path: Path) -> None:
     run = train(chosen, task, Checkpoint(tmp_path / "mean.pt"))
     assert isinstance(run, dict)
     assert [line["kept_fraction"] < 1 for line in run["history"]] == [False, True, False, False]
+
+
+def test_a_checkpoint_without_the_pruner_is_refused(tmp_path: Path) -> None:
+    task, chosen = own(tmp_path)
+    checkpoint = Checkpoint(tmp_path / "c.pt", resume=True)
+    assert isinstance(train(chosen, task, checkpoint, stop=lambda: True), Stopped)
+    state = torch.load(checkpoint.path, weights_only=True)
+    del state["trainer"]["infobatch.pt"]
+    torch.save(state, checkpoint.path)
+    with pytest.raises(CheckpointError, match=r"cannot be resumed: .* has no infobatch.pt"):
+        train(chosen, task, checkpoint)
 
 
 def test_the_command_prints_its_line_and_nothing_else(tmp_path: Path) -> None:
