@@ -59,8 +59,20 @@ class Training:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(settings.seed)
         self.model = task.network(settings).to(self.device)
-        self._forward = self._wrapped(self.model)
         self.optimizer = optimizer_of(settings, self.model)
+        self.history: list[dict[str, Any]] = []
+        self.timing: list[dict[str, Any]] = []
+        self.loss_distribution: dict[str, Any] | None = None
+        self.num_steps = 0
+        self._start_counters()
+        self._prepare(workers)
+
+    def _prepare(self, workers: int) -> None:
+        """Make what the loop needs. A task whose loop is a framework's has a `Training` that
+        replaces this and the loop, and shares the rest.
+        """
+        settings, task = self.settings, self.task
+        self._forward = self._wrapped(self.model)
         self.train_data: InfoBatch[Any] = InfoBatch(
             task.train,
             settings.epochs,
@@ -71,11 +83,6 @@ class Training:
         self.loader, self.schedule = loader_and_schedule(
             self.train_data, settings, self.optimizer, collate=task.collate, workers=workers
         )
-        self.history: list[dict[str, Any]] = []
-        self.timing: list[dict[str, Any]] = []
-        self.loss_distribution: dict[str, Any] | None = None
-        self.num_steps = 0
-        self._start_counters()
 
     def _start_counters(self) -> None:
         """Reset the counters of an epoch."""
@@ -102,6 +109,16 @@ class Training:
         )
 
     # Training -------------------------------------------------------------------------------------
+
+    def run(self, goes_on: Callable[[Progress], bool]) -> Progress | None:
+        """Go on until `goes_on` says no, and return where; None at the end.
+
+        It is called between two steps, where the run may be saved.
+        """
+        for progress in self.steps():
+            if not goes_on(progress):
+                return progress
+        return None
 
     def steps(self) -> Iterator[Progress]:
         """Go on to the end. Between two steps the run may be saved, and left."""
@@ -210,7 +227,7 @@ class Training:
             "samples_saved": savings.fraction,
             "num_steps": self.num_steps,
             **{
-                name: sum(line[name] for line in self.timing)
+                name: seconds_of(self.timing, name)
                 for name in ("train_seconds", "eval_seconds", "pruning_seconds")
             },
             "history": self.history,
@@ -230,10 +247,7 @@ class Training:
         """Tensors, numbers and strings, for a bit-exact resume; call `sync()` first."""
         return {
             "settings": asdict(self.settings),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "data": self.train_data.state_dict(),
-            "schedule": self.schedule.state_dict(),
+            **self._loop_state(),
             "history": self.history,
             "timing": self.timing,
             "loss_distribution": self.loss_distribution,
@@ -242,6 +256,15 @@ class Training:
             "pruning_seconds": self._pruning_seconds,
             "loss_sum": self._loss_sum,
             "lr": self._lr,
+        }
+
+    def _loop_state(self) -> dict[str, Any]:
+        """The state of what `_prepare` has made, of the network and of random numbers."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "data": self.train_data.state_dict(),
+            "schedule": self.schedule.state_dict(),
             "random": torch.get_rng_state(),
         }
 
@@ -249,10 +272,7 @@ class Training:
         """Go on where `state_dict()` was taken."""
         if state["settings"] != asdict(self.settings):
             raise UserError("the checkpoint is that of a run with other settings.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.train_data.load_state_dict(state["data"])
-        self.schedule.load_state_dict(state["schedule"])
+        self._load_loop_state(state)
         self.history, self.timing = state["history"], state["timing"]
         self.loss_distribution, self.num_steps = state["loss_distribution"], state["num_steps"]
         self._train_seconds = state["train_seconds"]
@@ -260,6 +280,12 @@ class Training:
         # Each process counts its own part; what all had counted goes on as rank 0's.
         self._loss_sum = state["loss_sum"].to(self.device) * (rank() == 0)
         self._lr = state["lr"]
+
+    def _load_loop_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.train_data.load_state_dict(state["data"])
+        self.schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["random"].cpu())
 
 
@@ -281,21 +307,27 @@ def train(
 
     The checkpoint stays until the line is safe: then call `checkpoint.delete()`.
     """
-    training = Training(settings, task, workers=workers)
+    training = task.training(settings, workers=workers)
     if checkpoint.resume and checkpoint.path.exists():
         checkpoint.load_into(training)
     log = tensorboard_log(tensorboard)
-    for progress in training.steps():
+
+    def goes_on(progress: Progress) -> bool:
         report(progress)
         if progress.finished is not None:
             log(progress.finished)
         done = progress.fraction == 1
         if not done and all_agree_to_stop(stop()):
             checkpoint.save(training)
-            return Stopped(progress.epoch)
+            return False
         due = progress.finished is not None and checkpoint.every
         if due and (progress.epoch + 1) % checkpoint.every == 0 and not done:
             checkpoint.save(training)
+        return True
+
+    left_at = training.run(goes_on)
+    if left_at is not None:
+        return Stopped(left_at.epoch)
     if figures is not None and rank() == 0:
         training.model.eval()
         with own_random_numbers("figures", settings.seed):
@@ -352,6 +384,11 @@ def loader_and_schedule(
     num_steps = settings.epochs * -(-samples_per_rank // batch_size)
     curve = curve_of(settings, optimizer, num_steps)
     return loader, Schedule(curve, train_data, batch_size=batch_size)
+
+
+def seconds_of(timing: list[dict[str, Any]], name: str) -> float | None:
+    """The sum over all epochs; None for what a loop does not measure."""
+    return sum(line[name] for line in timing) if all(name in line for line in timing) else None
 
 
 def leave_group(worker: int) -> None:

@@ -22,6 +22,7 @@ from infobatch_lab.metrics import Metric
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
+    from infobatch_lab.training import Training
 
 Forward = Callable[..., Any]
 """The network as the loop calls it: wrapped for several processes, compiled, or in bfloat16."""
@@ -82,6 +83,12 @@ class Task(ABC):
         With `final` the value of `metric` must be among them. An expensive one may be left out
         before. Torch's global generator is seeded alike for every run of a seed, and restored.
         """
+
+    def training(self, settings: Settings, *, workers: int = 0) -> Training:
+        """A run at its first step, in the frame's own loop; override it for another loop."""
+        from infobatch_lab.training import Training
+
+        return Training(settings, self, workers=workers)
 
     def figures(  # noqa: B027  # most tasks have none
         self, network: nn.Module, settings: Settings, folder: Path
