@@ -65,8 +65,6 @@ class TrainerTraining(Training):
 
     def _prepare(self, workers: int) -> None:
         settings = self.settings
-        if settings.shrink == "batch":
-            raise UserError("shrink is 'batch', which the Trainer's loop cannot do: use 'epoch'.")
         if settings.batch_size % world_size():
             raise UserError(
                 f"batch_size is {settings.batch_size}, expected a multiple of the "
@@ -121,6 +119,7 @@ class TrainerTraining(Training):
         trainer.remove_callback(PrinterCallback)
         trainer.rule = rules.create(settings.rule, settings.prune_ratio)
         trainer.delta = settings.delta
+        trainer.shrink = "batch" if settings.shrink == "batch" else "epoch"
         trainer.hear_loss = self._hear_loss
         return trainer
 

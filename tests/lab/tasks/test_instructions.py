@@ -155,10 +155,12 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert first["test_loss"] == pytest.approx(second["test_loss"], rel=1e-5)
 
 
-def test_smaller_batches_are_refused(tmp_path: Path) -> None:
-    task, chosen = own(tmp_path)
-    with pytest.raises(UserError, match="shrink is 'batch', which the Trainer's loop cannot do"):
-        task.training(replace(chosen, shrink="batch"))
+def test_lighter_batches_keep_the_steps(tmp_path: Path) -> None:
+    task, chosen = own(tmp_path, epochs=4)
+    run = train(replace(chosen, shrink="batch"), task, Checkpoint(tmp_path / "lighter.pt"))
+    assert isinstance(run, dict)
+    assert min(line["num_trained"] for line in run["history"]) < run["num_samples"]
+    assert run["num_steps"] == 4 * -(-run["num_samples"] // 8)
 
 
 # Samples ------------------------------------------------------------------------------------------
