@@ -25,10 +25,12 @@ class Asking(Sampler[int]):
     def __init__(self, num_samples: int = 12) -> None:
         self.num_samples = num_samples
         self.calls: list[LoaderCall | None] = []
+        self.starting_workers: list[bool] = []
 
     def __iter__(self) -> Iterator[int]:
         for index in range(self.num_samples):
             self.calls.append(loader_call())
+            self.starting_workers.append(is_starting_workers())
             yield index
 
     def __len__(self) -> int:
@@ -74,6 +76,7 @@ def test_asking_for_more_is_not_starting(kind: Any) -> None:
     next(batches)
     starting = [call.is_starting for call in sampler.all_calls()]
     assert starting == [True] * 10 + [False] * 5
+    assert sampler.starting_workers == starting
 
 
 @LOADERS

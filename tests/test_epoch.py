@@ -499,6 +499,20 @@ def test_a_resumed_epoch_that_is_discarded_stands_where_it_was_resumed(plan: Pla
     assert Reading(epoch).begin().fetch().tolist() == plan.indices[~done][:7].tolist()
 
 
+def test_what_other_ranks_had_trained_stays_done_in_the_next_checkpoint(plan: Plan) -> None:
+    """Also where their losses are not known."""
+    losses, trained = no_losses(len(plan)), torch.arange(len(plan)) < 10
+    losses[:10:2] = 1.0  # of this rank
+    epoch = Epoch(plan, EpochLosses(losses, trained))
+    samples = Reading(epoch).begin().fetch()
+    assert samples.tolist() == plan.indices[10:17].tolist()
+    epoch.record_in_order(loss_of(samples))
+    for found in (epoch.reported(), epoch.merged(HOST)):
+        assert found is not None
+        assert found.done.nonzero().flatten().tolist() == list(range(17))
+        assert found.known.nonzero().flatten().tolist() == [*range(0, 10, 2), *range(10, 17)]
+
+
 def test_what_was_synced_holds_until_the_next_update(plan: Plan) -> None:
     epoch = Epoch(plan)
     epoch.record_by_index(loss_of(plan.indices[10:20]), plan.indices[10:20])

@@ -418,6 +418,17 @@ def test_a_refused_report_may_be_made_right() -> None:
 
 
 @pytest.mark.parametrize("read_ahead", [0, 4])
+def test_what_came_before_a_refused_drop_is_kept_at_the_end_too(read_ahead: int) -> None:
+    tracker, loader = ten_batches(read_ahead)
+    outcome = train(tracker, loader, {3: "drop"})
+    assert outcome.refused_at == 4
+    deque(loader)  # the loop goes on to the end, and reports nothing more
+    assert tracker.is_finished
+    assert tracker.reported == 12
+    assert close(tracker, by_new_loop=False) == "keep"
+
+
+@pytest.mark.parametrize("read_ahead", [0, 4])
 def test_another_thread_is_refused(read_ahead: int) -> None:
     tracker, loader = ten_batches(read_ahead)
     next(loader)
