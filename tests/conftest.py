@@ -136,7 +136,19 @@ def same_state(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-SLOW = ("integrations/", "test_benchmarks", "test_distributed", "test_docs")
+SLOW = (
+    "integrations/",
+    "lab/tasks/",
+    "lab/test_cli",
+    "lab/test_gradients",
+    "lab/test_queue",
+    "lab/test_report",
+    "lab/test_sweep",
+    "lab/test_training",
+    "test_benchmarks",
+    "test_distributed",
+    "test_docs",
+)
 """Files in which every test starts processes or trains; elsewhere single tests are marked."""
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 
 from infobatch import DataLoader, InfoBatch, OrderError
 from tests.conftest import Numbers, loss_of
-from tests.test_samplers import WORKERS, check_scores, reading_ahead, stock
+from tests.test_samplers import WORKERS, check_scores, in_a_thread, reading_ahead, stock
 
 
 def collate_to_dict(items: list[int]) -> dict[str, Tensor]:
@@ -196,6 +196,29 @@ def test_reading_ahead_around_the_loader_is_noticed(num_samples: int, depth: int
             data.update(loss_of(samples))
         data.set_epoch(1)
     assert bool(data.scores.isnan().all())
+
+
+@WORKERS
+def test_a_thread_that_reads_ahead_around_the_loader_is_refused_at_once(
+    data: InfoBatch[int], num_workers: int
+) -> None:
+    loader = DataLoader(data, batch_size=8, num_workers=num_workers)
+    with pytest.raises(OrderError, match=r"another thread fetched this batch.*loader\.through"):
+        for samples in in_a_thread(loader):
+            data.update(loss_of(samples))
+    assert data.num_reported == 0
+
+
+@WORKERS
+def test_a_thread_that_reads_ahead_inside_the_loader(num_workers: int) -> None:
+    data = InfoBatch(Numbers(100), 10)
+    loader, plans = DataLoader(data, batch_size=8, num_workers=num_workers), []
+    for epoch in range(3):
+        plans.append(data.plan.indices)
+        for samples in loader.through(in_a_thread):
+            data.update(loss_of(samples, epoch))
+        assert data.epoch == epoch + 1
+    check_scores(data, plans)
 
 
 @WORKERS

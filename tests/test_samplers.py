@@ -571,9 +571,9 @@ def test_without_the_sampler_there_is_no_batch_in_hand(data: InfoBatch[int]) -> 
         data.batch_weights  # noqa: B018
 
 
-def in_a_thread(loader: Iterable[Tensor], depth: int = 2) -> Iterator[Tensor]:
+def in_a_thread(loader: Iterable[Any], depth: int = 2) -> Iterator[Any]:
     """As prefetchers do that run beside the training loop."""
-    queue: Queue[Tensor | None] = Queue(depth)
+    queue: Queue[Any] = Queue(depth)
 
     def fetch() -> None:
         for batch in loader:

@@ -93,7 +93,7 @@ def _call_of(iterator: Any, is_starting: bool) -> LoaderCall:
         batch_size=None if known is None else known.batch_size,
         drop_last=known is not None and known.drop_last,
         dataset=getattr(iterator, "_dataset", None),
-        in_order=num_workers == 0 or getattr(iterator, "_in_order", True),
+        in_order=getattr(iterator, "_in_order", True),
         is_starting=is_starting,
     )
 
