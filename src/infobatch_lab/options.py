@@ -64,5 +64,5 @@ def in_words(choices: Sequence[str]) -> str:
     >>> in_words(["tiny", "timm:"])
     'tiny or timm:NAME'
     """
-    names = [f"{c}{'PATH' if c == 'folder:' else 'NAME'}" if c[-1] == ":" else c for c in choices]
+    names = [f"{c}{'NAME' if c == 'timm:' else 'PATH'}" if c[-1] == ":" else c for c in choices]
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
