@@ -1,22 +1,13 @@
-"""torchvision and timm, for a machine on which they do not import as they are: take them from here.
-
-Beside a torch without CUDA the operators of torchvision's usual wheels do not load, and the import
-fails for want of two schemas. With those declared, all but the operators works.
-"""
+"""torchvision and timm, also for a machine on which they do not import as they are."""
 
 from __future__ import annotations
 
-import torch
+from infobatch_lab.errors import declare_torchvision_operators
 
-try:
-    import torchvision.transforms.v2
-except RuntimeError:
-    _schemas = torch.library.Library("torchvision", "FRAGMENT")
-    for _operator in ("nms", "qnms"):
-        _schemas.define(f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision.transforms.v2
+declare_torchvision_operators()
 
-import timm.data
-import timm.loss
+import timm.data  # noqa: E402
+import timm.loss  # noqa: E402
+import torchvision.transforms.v2  # noqa: E402
 
 __all__ = ["timm", "torchvision"]

@@ -61,8 +61,8 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 def in_words(choices: Sequence[str]) -> str:
     """The choices as a list for a reader.
 
-    >>> in_words(["tiny", "timm:"])
-    'tiny or timm:NAME'
+    >>> in_words(["tiny", "timm:"]), in_words(["digits", "folder:"])
+    ('tiny or timm:NAME', 'digits or folder:PATH')
     """
     names = [f"{c}{'NAME' if c == 'timm:' else 'PATH'}" if c[-1] == ":" else c for c in choices]
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

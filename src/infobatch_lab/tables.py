@@ -1,0 +1,115 @@
+"""Tables of a user's own: rows of CSV, TSV, JSON, JSON lines or Parquet, as dicts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infobatch_lab.errors import UserError, optional
+from infobatch_lab.options import in_words
+
+Row = dict[str, Any]
+
+TYPES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+
+HELD_OUT = ("dev", "validation", "val", "test")
+"""What a split for testing is called; the first that is there is taken. GLUE's `test` comes last,
+since it has no labels."""
+
+
+def read_splits(path: Path) -> tuple[list[Row], list[Row]]:
+    """Rows to train and to test on: of a folder with `train.csv` and `test.csv`, or of a file.
+
+    A file's column `split` says which is which; without one, every fifth row is for testing.
+    """
+    if path.is_dir():
+        held_out = [found for name in HELD_OUT if (found := table_in(path, name))]
+        train = table_in(path, "train")
+        if train is None or not held_out:
+            raise UserError(
+                f"{path} has no tables called train and {in_words(HELD_OUT)}, expected one of "
+                f"each ({in_words(TYPES)})."
+            )
+        return read_rows(train), read_rows(held_out[0])
+    rows = read_rows(path)
+    if all("split" in row for row in rows):
+        train_rows = [row for row in rows if row["split"] == "train"]
+        names = {row["split"] for row in rows}
+        name = next((name for name in HELD_OUT if name in names), None)
+        test_rows = [row for row in rows if row["split"] == name]
+    else:
+        train_rows, test_rows = [row for i, row in enumerate(rows) if i % 5], rows[::5]
+    if not train_rows or not test_rows:
+        raise UserError(
+            f"{path} has {len(train_rows)} rows to train and {len(test_rows)} to test on, "
+            f"expected some of both: its column split says train or {in_words(HELD_OUT)}."
+        )
+    return train_rows, test_rows
+
+
+def table_in(folder: Path, name: str) -> Path | None:
+    """The table of this name in a folder."""
+    return next((p for kind in TYPES if (p := folder / f"{name}{kind}").is_file()), None)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a table, by the end of its name."""
+    if path.suffix not in TYPES or not path.is_file():
+        raise UserError(f"{path} is no table, expected a file ending in {in_words(TYPES)}.")
+    try:
+        rows = READERS[path.suffix](path)
+    except (ValueError, csv.Error, OSError) as error:  # pyarrow's errors are ValueErrors
+        raise UserError(f"{path} cannot be read as a table: {error}.") from error
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path} has no rows with named columns, expected at least one.")
+    return rows
+
+
+def text_of(row: Row, columns: Sequence[str], path: Path) -> str:
+    """The text in the first of these columns that the row has."""
+    for column in columns:
+        if isinstance(row.get(column), str):
+            return str(row[column])
+    raise UserError(f"{path} has a row without a text in the column {in_words(columns)}.")
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The first line names the columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_tsv(path: Path) -> list[Row]:
+    """As GLUE writes it: a quotation mark is a character like any other."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def read_json(path: Path) -> list[Row]:
+    """One list of objects."""
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return rows if isinstance(rows, list) else []
+
+
+def read_json_lines(path: Path) -> list[Row]:
+    """An object on each line."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def read_parquet(path: Path) -> list[Row]:
+    """With whatever compression pyarrow knows."""
+    rows: list[Row] = optional("pyarrow.parquet").read_table(path).to_pylist()
+    return rows
+
+
+READERS = {
+    ".csv": read_csv,
+    ".tsv": read_tsv,
+    ".json": read_json,
+    ".jsonl": read_json_lines,
+    ".parquet": read_parquet,
+}
