@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,7 +21,7 @@ def read_table(path: Path, columns: Sequence[str], remedy: str) -> dict[str, lis
     if not path.is_file():
         raise UserError(f"{path} is missing: {remedy}")
     try:
-        table = optional("pyarrow.parquet").read_table(path, columns=list(columns))
+        table = optional("pyarrow.parquet").read_table(path)
     except (OSError, ValueError) as error:  # pyarrow's own errors are among them
         raise UserError(f"{path} cannot be read as a parquet file ({error}): {remedy}") from error
     if missing := sorted(set(columns) - set(table.column_names)):
@@ -61,8 +60,9 @@ def _opened(source: Path | bytes, mode: str | None, size: tuple[int, int] | None
     return pixels.astype(np.uint8)
 
 
-def write_grid(path: Path, rows: Sequence[Sequence[Tensor]]) -> None:
-    """Write images (height, width, 3), in uint8 and all of one size, as one image file."""
+def write_grid(path: Path, images: Tensor) -> None:
+    """Write images in uint8, (rows, columns, height, width, 3), as one image file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    grid = torch.cat([torch.cat(list(row), dim=1) for row in rows])
-    optional("PIL.Image").fromarray(grid.contiguous().numpy()).save(path)
+    rows, columns, height, width, _ = images.shape
+    grid = images.transpose(1, 2).reshape(rows * height, columns * width, 3)
+    optional("PIL.Image").fromarray(grid.numpy()).save(path)

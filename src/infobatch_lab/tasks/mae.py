@@ -294,8 +294,7 @@ class MaskedImages(Task):
         guessed = network(patches, visible).float() * std + mean
         shown = (patches, patches * seen, patches * seen + guessed * (1 - seen))
         write_grid(
-            folder / "reconstructions.png",
-            [list(self._pixels(part)) for part in shown],
+            folder / "reconstructions.png", torch.stack([self._pixels(part) for part in shown])
         )
 
     def _pixels(self, patches: Tensor) -> Tensor:

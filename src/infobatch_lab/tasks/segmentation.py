@@ -340,11 +340,8 @@ class Segmentation(Task):
         device = next(network.parameters()).device
         predicted = network(inputs_of(images.to(device)))[0].argmax(1).cpu()
         colours = palette(self.data.num_classes)
-        rows = [
-            (image, colours[mask.long()], colours[guess])
-            for image, mask, guess in zip(images, masks, predicted, strict=True)
-        ]
-        write_grid(folder / "segmentation.png", rows)
+        shown = torch.stack([images, colours[masks.long()], colours[predicted]], dim=1)
+        write_grid(folder / "segmentation.png", shown)
 
 
 def inputs_of(images: Tensor) -> Tensor:
