@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infobatch_lab.download import Fetching
 from infobatch_lab.options import check_choice
-from infobatch_lab.tasks import classification, diffusion, mae, segmentation
+from infobatch_lab.tasks import classification, diffusion, mae, segmentation, swin
 from infobatch_lab.tasks.base import BatchLosses, Forward, NoOptions, Recipe, Task
 
 __all__ = [
@@ -25,6 +25,7 @@ RECIPES: dict[str, Recipe] = {
     **segmentation.RECIPES,
     **mae.RECIPES,
     **diffusion.RECIPES,
+    **swin.RECIPES,
 }
 """A name that ends in ":" is followed by a path: `folder:PATH`."""
 

@@ -149,5 +149,8 @@ RECIPES: dict[str, Recipe] = {
     "cifar100": recipe(
         images.read_cifar100, "cifar-100-binary/{train,test}.bin", "resnet8-pooled", 16, 128
     ),
+    "tiny-imagenet": recipe(
+        images.read_tiny_imagenet, "tiny-imagenet-200/{train,val}", "resnet50", 200, 128
+    ),
     "folder:": recipe(images.read_folder, "", "resnet18", 30, 64),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from infobatch_lab import images
 from infobatch_lab.augment import crop_and_flip, mean_and_std, normalise
 from infobatch_lab.download import Fetching
 from infobatch_lab.errors import optional
-from infobatch_lab.images import ImageData, Images
+from infobatch_lab.images import ImageData, Images, with_first
 from infobatch_lab.metrics import Metric
 from infobatch_lab.options import setting
 from infobatch_lab.pictures import write_grid
@@ -331,12 +331,6 @@ def masked_losses(
 # Recipes ------------------------------------------------------------------------------------------
 
 
-def first(data: ImageData, num_train: int) -> ImageData:
-    """The first so many images to train on."""
-    train = Images(data.train.images[:num_train], data.train.labels[:num_train])
-    return replace(data, train=train)
-
-
 def recipe(read: Callable[[Path, Fetching], ImageData], files: str) -> Recipe:
     """A masked autoencoder on one data set."""
     return Recipe(
@@ -349,7 +343,7 @@ def recipe(read: Callable[[Path, Fetching], ImageData], files: str) -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "mae": recipe(
-        lambda folder, progress: first(images.read_cifar10(folder, progress), 10_000),
+        lambda folder, progress: with_first(images.read_cifar10(folder, progress), 10_000),
         "as `cifar10`",
     ),
     "mae-cifar100": recipe(images.read_cifar100, "as `cifar100`"),
