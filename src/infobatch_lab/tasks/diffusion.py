@@ -49,7 +49,7 @@ HELD_OUT_DRAWS = 4
 EVAL_BATCH = 125
 GRID = 8
 
-FRECHET = Metric("frechet_distance", higher_is_better=False, margin=1.0)
+FRECHET = Metric("frechet_distance", higher_is_better=False, margin=3.0, decimals=1)
 
 # Network ------------------------------------------------------------------------------------------
 

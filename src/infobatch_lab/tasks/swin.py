@@ -61,7 +61,7 @@ def recipe(read: Callable[[Path, Fetching], ImageData], files: str) -> Recipe:
         files,
         {
             "model": "swin-mini",
-            "epochs": 40,
+            "epochs": 30,
             "batch_size": 128,
             "optimizer": "adamw",
             "lr": 2e-3,
