@@ -28,7 +28,7 @@ EVAL_BATCH = 500
 
 
 def as_fetched(batch: Any) -> Any:
-    """Return the batch as it is: `Images` fetches whole batches."""
+    """Return the batch as it is: the data set has `__getitems__` and fetches whole batches."""
     return batch
 
 

@@ -27,6 +27,7 @@ from infobatch_lab.options import setting
 from infobatch_lab.pictures import write_grid
 from infobatch_lab.seeding import generator
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
+from infobatch_lab.tasks.classification import as_fetched
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
@@ -176,11 +177,6 @@ class MaeOptions:
         valid=lambda value: value >= 0,
         expected="a whole number of at least 0",
     )
-
-
-def as_fetched(batch: Any) -> Any:
-    """Return the batch as it is: `Images` fetches whole batches."""
-    return batch
 
 
 class MaskedImages(Task):

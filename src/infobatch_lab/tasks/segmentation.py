@@ -29,6 +29,7 @@ from infobatch_lab.options import setting
 from infobatch_lab.pictures import Bytes, decode, decode_mask, read_table, write_grid
 from infobatch_lab.processes import num_processes, rank, total
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
+from infobatch_lab.tasks.classification import as_fetched
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
@@ -285,11 +286,6 @@ class SegmentationOptions:
         valid=lambda value: value >= 0,
         expected="a number of at least 0",
     )
-
-
-def as_fetched(batch: Any) -> Any:
-    """Return the batch as it is: `Masked` fetches whole batches."""
-    return batch
 
 
 class Segmentation(Task):
