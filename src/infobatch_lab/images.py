@@ -310,14 +310,7 @@ def read_tiny_imagenet(folder: Path, progress: Fetching) -> ImageData:
         if label not in train:
             raise UserError(f"{annotations} has the class {label!r}, which train has not.")
         test.setdefault(label, []).append(home / "val" / "images" / name)
-    classes = sorted(train)
-    return ImageData(
-        train=decode(train, classes),
-        test=decode(test, classes),
-        num_classes=len(classes),
-        crop=IMAGE_SIZE // 8,
-        flip=True,
-    )
+    return decode_splits(train, test)
 
 
 # A folder of images -------------------------------------------------------------------------------
@@ -341,14 +334,7 @@ def read_folder(folder: Path, progress: Fetching) -> ImageData:
         train, test = images_per_class(train_folder), images_per_class(held_out[0])
         if unknown := sorted(set(test) - set(train)):
             raise UserError(f"{held_out[0]} has the class {unknown[0]!r}, which train has not.")
-    classes = sorted(train)
-    return ImageData(
-        train=decode(train, classes),
-        test=decode(test, classes),
-        num_classes=len(classes),
-        crop=IMAGE_SIZE // 8,
-        flip=True,
-    )
+    return decode_splits(train, test)
 
 
 def images_per_class(folder: Path) -> dict[str, list[Path]]:
@@ -365,6 +351,18 @@ def images_per_class(folder: Path) -> dict[str, list[Path]]:
             "classes."
         )
     return found
+
+
+def decode_splits(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> ImageData:
+    """Both splits, with the classes of train in the order of their names."""
+    classes = sorted(train)
+    return ImageData(
+        train=decode(train, classes),
+        test=decode(test, classes),
+        num_classes=len(classes),
+        crop=IMAGE_SIZE // 8,
+        flip=True,
+    )
 
 
 def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
