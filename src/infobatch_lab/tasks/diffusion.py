@@ -1,7 +1,9 @@
-"""A diffusion model: a small U-Net that predicts the noise in an image; Frechet distance.
+"""A diffusion model: a small U-Net that parts images from noise; Frechet distance.
 
 As in Ho et al. (2020) and the paper's A.5, on pixels: each visit of an image draws a step and its
-noise, and the loss of the image is its error at that step. Samples are made by DDIM (Song et al.,
+noise, and the loss of the image is its error at that step. The network predicts v, a mixture of
+noise and image (Salimans and Ho, 2022): the noise alone says too little of an image where noise is
+nearly all, and short trainings then make noise. Samples are made by DDIM (Song et al.,
 2021) and compared with the training images in the features of a pretrained EfficientNet-lite0. The
 numbers are no FIDs: those need Inception's weights, and other features give other scales.
 """
@@ -86,7 +88,7 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """The noise in an image, at a step. Works on squares of 2 x 2 pixels: a quarter of the cost."""
+    """Predicts v of a noisy image. Works on squares of 2 x 2 pixels: a quarter of the cost."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -137,10 +139,11 @@ def shares(steps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def noise_losses(forward: Forward, images: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
-    """Of each image, the mean squared error of its predicted noise."""
+    """Of each image, the mean squared error of its predicted v."""
     image_share, noise_share = shares(steps)
     predicted: Tensor = forward(image_share * images + noise_share * noise, steps)
-    return (predicted.float() - noise).square().mean((1, 2, 3))
+    target = image_share * noise - noise_share * images
+    return (predicted.float() - target).square().mean((1, 2, 3))
 
 
 def draw(images: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -158,8 +161,8 @@ def sample(network: nn.Module, noise: Tensor, num_steps: int) -> Tensor:
         steps = place.expand(len(noise))
         image_share, noise_share = shares(steps)
         x = image_share * image + noise_share * noise
-        # Where noise is nearly all, an error in it is a large one in the image: keep its range.
-        image = ((x - noise_share * network(x, steps).float()) / image_share).clamp(-1, 1)
+        # What x and v say of the image, kept in its range, and of the noise that goes with it.
+        image = (image_share * x - noise_share * network(x, steps).float()).clamp(-1, 1)
         noise = (x - image_share * image) / noise_share
     return image
 
