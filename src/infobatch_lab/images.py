@@ -9,7 +9,7 @@ import gzip
 import math
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,12 @@ class ImageData:
     @property
     def num_channels(self) -> int:
         return self.train.images.shape[3]
+
+
+def with_first(data: ImageData, num_train: int) -> ImageData:
+    """The same data, with the first so many images to train on."""
+    train = Images(data.train.images[:num_train], data.train.labels[:num_train])
+    return replace(data, train=train)
 
 
 def default_folder() -> Path:
@@ -281,6 +287,32 @@ def labelled(images: Bytes, labels: Bytes, num_classes: int, folder: Path) -> Im
     )
 
 
+# Tiny-ImageNet ------------------------------------------------------------------------------------
+
+
+def read_tiny_imagenet(folder: Path, progress: Fetching) -> ImageData:
+    """100,000 colour images of 64 x 64 to train, 10,000 to test, in 200 classes.
+
+    As the archive has them: `train/CLASS/images`, and `val/images` beside `val_annotations.txt`,
+    since the images of `test` have no labels.
+    """
+    home = folder / "tiny-imagenet-200"
+    if not home.is_dir():
+        raise UserError(
+            f"{home} is missing: unpack tiny-imagenet-200.zip there, or name another folder with "
+            "--data-dir."
+        )
+    train = images_per_class(home / "train")
+    test: dict[str, list[Path]] = {}
+    annotations = home / "val" / "val_annotations.txt"
+    for line in read_bytes(annotations).decode().splitlines():
+        name, label, *_ = [*line.split("\t"), ""]
+        if label not in train:
+            raise UserError(f"{annotations} has the class {label!r}, which train has not.")
+        test.setdefault(label, []).append(home / "val" / "images" / name)
+    return decode_splits(train, test)
+
+
 # A folder of images -------------------------------------------------------------------------------
 
 
@@ -304,14 +336,7 @@ def read_folder(folder: Path, progress: Fetching) -> ImageData:
         train, test = images_per_class(train_folder), images_per_class(held_out[0])
         if unknown := sorted(set(test) - set(train)):
             raise UserError(f"{held_out[0]} has the class {unknown[0]!r}, which train has not.")
-    classes = sorted(train)
-    return ImageData(
-        train=decode(train, classes),
-        test=decode(test, classes),
-        num_classes=len(classes),
-        crop=IMAGE_SIZE // 8,
-        flip=True,
-    )
+    return decode_splits(train, test)
 
 
 def images_per_class(folder: Path) -> dict[str, list[Path]]:
@@ -328,6 +353,18 @@ def images_per_class(folder: Path) -> dict[str, list[Path]]:
             "classes."
         )
     return found
+
+
+def decode_splits(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> ImageData:
+    """Both splits, with the classes of train in the order of their names."""
+    classes = sorted(train)
+    return ImageData(
+        train=decode(train, classes),
+        test=decode(test, classes),
+        num_classes=len(classes),
+        crop=IMAGE_SIZE // 8,
+        flip=True,
+    )
 
 
 def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:

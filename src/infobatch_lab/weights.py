@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -122,3 +123,4 @@ def unpack(wheel: Path, part: Path, target: Path) -> None:
     except OSError:
         if not target.is_dir():  # else another process was faster
             raise
+        shutil.rmtree(part)

@@ -32,6 +32,7 @@ from tests.lab.files import (
     write_idx,
     write_mnist,
 )
+from tests.lab.pictures import write
 
 
 def load(name: str, folder: Path, progress: Fetching = lambda *_: None) -> ImageData:
@@ -435,3 +436,29 @@ def test_two_processes_may_fetch_the_same_at_once(
 def test_an_unknown_data_set() -> None:
     with pytest.raises(UserError, match="data is 'imagenet', expected one of digits"):
         load("imagenet", Path("unused"))
+
+
+def test_tiny_imagenet_s_own_folder_is_read(tmp_path: Path) -> None:
+    home = tmp_path / "tiny-imagenet-200"
+    shades = {"n01": 10, "n02": 200}
+    for name, shade in shades.items():
+        for number in range(3):
+            image = np.full((64, 64, 3), shade + number, dtype=np.uint8)
+            write(home / "train" / name / "images" / f"{name}_{number}.png", image)
+    lines = []
+    for number, name in enumerate(["n02", "n01", "n02"]):
+        image = np.full((64, 64, 3), shades[name], dtype=np.uint8)
+        write(home / "val" / "images" / f"val_{number}.png", image)
+        lines.append(f"val_{number}.png\t{name}\t0\t0\t63\t63\n")
+    (home / "val" / "val_annotations.txt").write_text("".join(lines))
+    data = load("tiny-imagenet", tmp_path)
+    assert (len(data.train), len(data.test), data.num_classes) == (6, 3, 2)
+    for split in (data.train, data.test):
+        is_bright = split.images.float().mean((1, 2, 3)) > 100
+        assert is_bright.long().equal(split.labels)
+
+    (home / "val" / "val_annotations.txt").write_text("val_0.png\tn03\n")
+    with pytest.raises(UserError, match="has the class 'n03', which train has not"):
+        load("tiny-imagenet", tmp_path)
+    with pytest.raises(UserError, match=r"tiny-imagenet-200 is missing: unpack"):
+        load("tiny-imagenet", tmp_path / "nowhere")

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from infobatch_lab.download import Fetching
 from infobatch_lab.options import check_choice
-from infobatch_lab.tasks import classification, finetune, instructions, text
+from infobatch_lab.tasks import (
+    classification,
+    diffusion,
+    finetune,
+    instructions,
+    mae,
+    segmentation,
+    swin,
+    text,
+)
 from infobatch_lab.tasks.base import BatchLosses, Forward, NoOptions, Recipe, Task
 
 __all__ = [
@@ -22,6 +31,10 @@ __all__ = [
 
 RECIPES: dict[str, Recipe] = {
     **classification.RECIPES,
+    **segmentation.RECIPES,
+    **mae.RECIPES,
+    **diffusion.RECIPES,
+    **swin.RECIPES,
     **finetune.RECIPES,
     **instructions.RECIPES,
     **text.RECIPES,

@@ -28,7 +28,7 @@ EVAL_BATCH = 500
 
 
 def as_fetched(batch: Any) -> Any:
-    """Return the batch as it is: `Images` fetches whole batches."""
+    """Return the batch as it is: the data set has `__getitems__` and fetches whole batches."""
     return batch
 
 
@@ -148,6 +148,9 @@ RECIPES: dict[str, Recipe] = {
     "cifar10": recipe(images.read_cifar10, CIFAR10, "resnet8-pooled", 16, 128),
     "cifar100": recipe(
         images.read_cifar100, "cifar-100-binary/{train,test}.bin", "resnet8-pooled", 16, 128
+    ),
+    "tiny-imagenet": recipe(
+        images.read_tiny_imagenet, "tiny-imagenet-200/{train,val}", "resnet50", 200, 128
     ),
     "folder:": recipe(images.read_folder, "", "resnet18", 30, 64),
 }
