@@ -16,7 +16,7 @@ from infobatch_lab.cli import app
 from infobatch_lab.errors import UserError
 from tests.lab.files import COMMAND, environment, infobatch, write_mnist
 
-COMMANDS = ("train", "compare", "demo", "queue", "report", "rules", "plan")
+COMMANDS = ("train", "compare", "frontier", "demo", "queue", "report", "rules", "plan")
 
 
 def invoke(*arguments: object) -> Any:
