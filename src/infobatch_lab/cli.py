@@ -24,15 +24,25 @@ import infobatch
 from infobatch_lab import runs, tasks, tuning
 from infobatch_lab.checkpoints import Checkpoint, DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.display import duration, fetching, out, running, show, show_queue, tell
+from infobatch_lab.display import (
+    duration,
+    fetching,
+    out,
+    running,
+    show,
+    show_frontiers,
+    show_queue,
+    tell,
+)
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
+from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import default_folder
 from infobatch_lab.jobs import Event, SweepConfig, run_sweep
 from infobatch_lab.options import in_words
 from infobatch_lab.processes import process_group, rank, stop_on_signal
 from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
-from infobatch_lab.report import check_margin, results, write
+from infobatch_lab.report import check_margin, frontier_results, results, write
 from infobatch_lab.runs import METHOD, Run
 from infobatch_lab.scores_file import plan_for
 from infobatch_lab.settings import Settings, settings
@@ -44,7 +54,6 @@ STOPPED = 130
 """The exit code of a program that Ctrl-C has stopped."""
 
 RUNS = "runs.jsonl"
-TRIALS = "trials.jsonl"
 
 DEMO_RUNS = "demo.jsonl"
 """Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
@@ -251,10 +260,14 @@ def frontier(
     cells = frontier_grid(data, parts, rule_list, seeds=range(seeds), **given)
     if tune_lr:
         trials = tuning.trials(cells)
-        tried = run_cells(trials, [], out_folder / TRIALS, data_dir, jobs, checkpoint_every)
+        tried = run_cells(trials, [], out_folder / runs.TRIALS, data_dir, jobs, checkpoint_every)
         cells = tuning.tuned(cells, tried)
-    finished = run_cells(cells, [], out_folder / RUNS, data_dir, jobs, checkpoint_every)
-    show_or_print(finished, as_json, title_of(cells[0]))
+    run_cells(cells, [], out_folder / RUNS, data_dir, jobs, checkpoint_every)
+    found = find_frontiers(runs.read_file(out_folder / RUNS))
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found]))
+    else:
+        show_frontiers(found)
 
 
 @app.command(
@@ -354,12 +367,16 @@ def report(
             raise UserError(
                 f"{path} does not exist, expected a file of runs, or a folder with one."
             )
-        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        found += runs.files_in(path) if path.is_dir() else [path]
     if not found:
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
     page = write_report(found, out_folder, margin)
     if as_json:
-        print(json.dumps({"page": str(page), "comparisons": results(found, margin=margin)}))
+        numbers_of = {
+            "comparisons": results(found, margin=margin),
+            "frontiers": frontier_results(found, margin=margin),
+        }
+        print(json.dumps({"page": str(page), **numbers_of}))
     else:
         print(page)
 
