@@ -347,6 +347,15 @@ def test_the_page_and_the_tables_say_the_same(tmp_path: Path) -> None:
     assert all(text in page for text in minus)
 
 
+def test_a_page_may_have_nothing_but_a_frontier(tmp_path: Path) -> None:
+    rates = [replace(MEAN, lr=0.2), replace(shorter(5), lr=0.05), FULL]
+    file = save(tmp_path / "runs.jsonl", *map(line_of, rates))
+    page = write([file], tmp_path / "page").read_text()
+    assert results([file]) == []
+    assert "3 runs in 1 frontier. " in page
+    assert "loses less than 0.5 points of accuracy with" in page
+
+
 def test_a_finished_frontier_is_shown_without_training(tmp_path: Path) -> None:
     command = [
         "frontier",

@@ -39,10 +39,7 @@ class Section:
 
     @property
     def shown_margin(self) -> str:
-        """The margin with its unit: `0.5 points of accuracy`."""
-        metric = self.comparison.metric
-        unit = f" {metric.difference_unit}" if metric.difference_unit else ""
-        return f"{self.comparison.margin(self.margin) * metric.scale:g}{unit} of {metric.words}"
+        return margin_in_words(self.comparison.metric, self.margin)
 
     @property
     def tables(self) -> list[tuple[str, list[ShownRow]]]:
@@ -78,6 +75,10 @@ class FrontierSection:
         return self.frontier.slug
 
     @property
+    def shown_margin(self) -> str:
+        return margin_in_words(self.frontier.metric, self.margin)
+
+    @property
     def settings(self) -> str:
         return in_words(self.frontier.settings)
 
@@ -102,6 +103,12 @@ class FrontierSection:
 
 PLACES = {ABOVE: LOSSLESS, BELOW: WORSE, UNDECIDED: UNDECIDED}
 """Places beside the line, and the verdicts whose signs and colours they have."""
+
+
+def margin_in_words(metric: Metric, margin: float | None) -> str:
+    """The margin with its unit: `0.5 points of accuracy`."""
+    unit = f" {metric.difference_unit}" if metric.difference_unit else ""
+    return f"{metric.margin if margin is None else margin:g}{unit} of {metric.words}"
 
 
 def in_words(settings: Mapping[str, Value]) -> str:
@@ -218,12 +225,13 @@ def page(
     )
     environment.filters |= {"count": count, "data_uri": data_uri, "percent": percent}
     named = named_runs(sections, frontiers)
+    shown: list[FrontierSection | Section] = [*frontiers, *sections]
     return environment.get_template("page.html").render(
         sections=sections,
         frontiers=frontiers,
         notes=notes,
         num_runs=len(named),
-        margins=list(dict.fromkeys(section.shown_margin for section in sections)),
+        margins=list(dict.fromkeys(section.shown_margin for section in shown)),
         environments=environments(named.values()),
         signs=SIGNS,
         places=PLACES,
