@@ -14,6 +14,8 @@ from statistics import mean, stdev
 from scipy.stats import t
 
 from infobatch_lab.comparison import Comparison, Row, compare
+from infobatch_lab.frontier import cells as cells_of
+from infobatch_lab.frontier import columns, find_frontiers, without_pieces
 from infobatch_lab.runs import read
 
 
@@ -23,7 +25,11 @@ def main() -> None:
     comparisons, doubles = compare(runs)
     for note in notes + doubles:
         print(note, file=sys.stderr)
-    for comparison in comparisons:
+    frontiers = find_frontiers(runs)
+    for frontier in [] if is_of_time else frontiers:
+        rows_of_text = [(f"`{name}`", *texts) for name, *texts in map(cells_of, frontier.rows())]
+        print(f"### {frontier.title}\n\n{markdown(columns(frontier.metric), rows_of_text)}\n")
+    for comparison in without_pieces(comparisons, frontiers):
         rows = comparison.rows()
         main_rows = [row for row in rows if row.method.is_main]
         others = [row for row in rows if not row.method.is_main]

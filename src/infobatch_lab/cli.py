@@ -1,4 +1,4 @@
-"""The command line: `infobatch demo`, `train`, `compare`, `queue`, `report`, `rules`, `plan`.
+"""The command line: `infobatch demo`, `train`, `compare`, `frontier`, `queue`, `report`, ...
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 stopped by Ctrl-C. The options of a run are derived from `Settings` and from the tasks' `Options`.
@@ -19,22 +19,32 @@ import typer
 from rich.table import Table
 
 import infobatch
-from infobatch_lab import runs, tasks
+from infobatch_lab import runs, tasks, tuning
 from infobatch_lab.checkpoints import Checkpoint, DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.display import duration, fetching, out, running, show, show_queue, tell
+from infobatch_lab.display import (
+    duration,
+    fetching,
+    out,
+    running,
+    show,
+    show_frontiers,
+    show_queue,
+    tell,
+)
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
+from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import default_folder
 from infobatch_lab.jobs import Event, SweepConfig, run_sweep
 from infobatch_lab.options import in_words
 from infobatch_lab.processes import process_group, rank, stop_on_signal
 from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left, status_of
-from infobatch_lab.report import check_margin, results, write
-from infobatch_lab.runs import Run
+from infobatch_lab.report import check_margin, frontier_results, results, write
+from infobatch_lab.runs import METHOD, Run
 from infobatch_lab.scores_file import plan_for
 from infobatch_lab.settings import Settings, settings
-from infobatch_lab.sweep import SWEPT, Pending, grid
+from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
 from infobatch_lab.tasks import Task
 from infobatch_lab.training import Progress, Stopped, train
 
@@ -114,7 +124,7 @@ class QueueAction(str, Enum):
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
 )
-@with_settings(sweep=False)
+@with_settings()
 def train_command(
     given: dict[str, Any],
     data: Data = "digits",
@@ -169,7 +179,7 @@ def train_command(
         "infobatch compare --rules full,mean --optimizer sgd,adamw,radam,lars,lamb --json",
     )
 )
-@with_settings(sweep=True)
+@with_settings(swept=SWEPT, without=("rule", "seed"))
 def compare(
     given: dict[str, Any],
     data: Data = "digits",
@@ -205,6 +215,57 @@ def compare(
     file = out_folder / RUNS
     finished = run_cells(cells, matching, file, data_dir, jobs, checkpoint_every)
     show_or_print(finished, as_json, title_of(cells[0]))
+
+
+@app.command(
+    epilog=examples(
+        "infobatch frontier",
+        "infobatch frontier --data fashion-mnist --seeds 5 --tune-lr --jobs 2 --out fashion",
+        "infobatch frontier --data fashion-mnist-noisy --lengths 1,0.6 --rules mean,tiers",
+        "nice -n 19 infobatch frontier --seeds 10 &    # after a kill the same command goes on",
+    )
+)
+@with_settings(without=(*METHOD, "seed"))
+def frontier(
+    given: dict[str, Any],
+    data: Data = "digits",
+    rule_names: Annotated[
+        str, typer.Option("--rules", help="Rules, separated by commas; each is run in both modes")
+    ] = "mean,tiers,random",
+    lengths: Annotated[
+        str, typer.Option(help="Full training's lengths, as parts of the epochs; 1 among them")
+    ] = "1,0.7,0.6,0.5",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
+    tune_lr: Annotated[
+        bool,
+        typer.Option(
+            "--tune-lr",
+            help="Choose each method's learning rate first: half, once or twice the given one, by "
+            "trials on held-out training data; they go to OUT/trials.jsonl",
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time")] = 1,
+    checkpoint_every: CheckpointEvery = 5,
+    out_folder: Out = Path("frontier"),
+    as_json: Json = False,
+) -> None:
+    """Is pruning better than training less? Compare rules with shorter full training."""
+    parts = numbers("lengths", lengths)
+    if 1 not in parts or not all(0 < part <= 1 for part in parts):
+        raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")
+    rule_list = split("rules", rule_names)
+    cells = frontier_grid(data, parts, rule_list, seeds=range(seeds), **given)
+    if tune_lr:
+        trials = tuning.trials(cells)
+        tried = run_cells(trials, [], out_folder / runs.TRIALS, data_dir, jobs, checkpoint_every)
+        cells = tuning.tuned(cells, tried)
+    run_cells(cells, [], out_folder / RUNS, data_dir, jobs, checkpoint_every)
+    found = find_frontiers(runs.read_file(out_folder / RUNS))
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found]))
+    else:
+        show_frontiers(found)
 
 
 @app.command(
@@ -304,12 +365,16 @@ def report(
             raise UserError(
                 f"{path} does not exist, expected a file of runs, or a folder with one."
             )
-        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        found += runs.files_in(path) if path.is_dir() else [path]
     if not found:
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
     page = write_report(found, out_folder, margin)
     if as_json:
-        print(json.dumps({"page": str(page), "comparisons": results(found, margin=margin)}))
+        numbers_of = {
+            "comparisons": results(found, margin=margin),
+            "frontiers": frontier_results(found, margin=margin),
+        }
+        print(json.dumps({"page": str(page), **numbers_of}))
     else:
         print(page)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, stdev
@@ -274,7 +274,7 @@ def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
     notes = []
     # Runs cut to another rule's forward passes come last: they go where that rule's runs are.
     for run in sorted(runs, key=lambda run: run.match_forwards is not None):
-        for compared, key in _matches(run, tables) or [(run.compared, _key(run))]:
+        for compared, key in _matches(run, tables) or [(run.compared, key_of(run))]:
             seeds = tables[compared][key]
             if run.seed in seeds:
                 older = seeds[run.seed].place
@@ -286,7 +286,8 @@ def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
     return _titled(comparisons), notes
 
 
-def _key(run: Run) -> MethodKey:
+def key_of(run: Run) -> MethodKey:
+    """The method of a run."""
     if run.match_forwards or run.rule == "full":
         return MethodKey("full", match_forwards=run.match_forwards)
     ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
@@ -322,19 +323,19 @@ def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
             rivals, key=lambda rival: (rival.is_default, len(table[rival]))
         )
 
-    order = list(STYLES)
-
-    def place(method: Method) -> tuple[Any, ...]:
-        key = method.key
-        known = order.index(key.rule) if key.rule in order else len(order)
-        variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch"
-        return not method.is_main, known, key.rule, key.match_forwards or "", *variant
-
     methods = (
         Method(key, runs=tuple(seeds[seed] for seed in sorted(seeds)), is_main=is_main(key))
         for key, seeds in table.items()
     )
-    return tuple(sorted(methods, key=place))
+    return tuple(sorted(methods, key=place_of))
+
+
+def place_of(method: Method) -> tuple[Any, ...]:
+    """The place of a method in tables, to sort by."""
+    key, order = method.key, list(STYLES)
+    known = order.index(key.rule) if key.rule in order else len(order)
+    variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch"
+    return not method.is_main, known, key.rule, key.match_forwards or "", *variant
 
 
 # Titles -------------------------------------------------------------------------------------------
@@ -344,25 +345,35 @@ ALWAYS_IN_TITLE = ("data", "model", "optimizer", "epochs")
 
 def _titled(comparisons: list[Comparison]) -> list[Comparison]:
     """With titles that tell them apart, the largest first."""
-    names = list(dict.fromkeys(name for c in comparisons for name in c.settings))
-
-    def varies(name: str) -> bool:
-        return len({repr(comparison.settings.get(name)) for comparison in comparisons}) > 1
-
-    shown = [name for name in names if name in ALWAYS_IN_TITLE or varies(name)]
-    shown.sort(key=lambda n: ALWAYS_IN_TITLE.index(n) if n in ALWAYS_IN_TITLE else len(names))
     comparisons = sorted(
         comparisons,
         key=lambda c: (c.full is None, -sum(len(method.runs) for method in c.methods)),
     )
-    titled = []
-    for number, comparison in enumerate(comparisons, start=1):
-        title = " · ".join(
-            part for name in shown if (part := said(name, comparison.settings.get(name)))
-        )
-        slug = f"{number}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
-        titled.append(replace(comparison, title=title, slug=slug))
-    return titled
+    found = titles([comparison.settings for comparison in comparisons])
+    return [
+        replace(comparison, title=title, slug=slug(number, title))
+        for number, (comparison, title) in enumerate(zip(comparisons, found, strict=True), start=1)
+    ]
+
+
+def titles(settings: Sequence[Mapping[str, Value]]) -> list[str]:
+    """A title for each of these settings: the main ones, and those that vary between them."""
+    names = list(dict.fromkeys(name for values in settings for name in values))
+
+    def varies(name: str) -> bool:
+        return len({repr(values.get(name)) for values in settings}) > 1
+
+    shown = [name for name in names if name in ALWAYS_IN_TITLE or varies(name)]
+    shown.sort(key=lambda n: ALWAYS_IN_TITLE.index(n) if n in ALWAYS_IN_TITLE else len(names))
+    return [
+        " · ".join(part for name in shown if (part := said(name, values.get(name))))
+        for values in settings
+    ]
+
+
+def slug(number: int, title: str) -> str:
+    """A title as a name of files and anchors: `slug(1, "digits · tiny")` is "1-digits-tiny"."""
+    return f"{number}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
 
 
 def said(name: str, value: Value) -> str:

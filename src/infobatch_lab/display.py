@@ -15,10 +15,12 @@ from infobatch_lab import tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
 from infobatch_lab.comparison import Comparison, Row
 from infobatch_lab.download import Fetching
+from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
 from infobatch_lab.metrics import Metric
 from infobatch_lab.processes import rank
 from infobatch_lab.settings import Settings
+from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
 
 out = Console(highlight=False)
@@ -128,6 +130,38 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     out.print(table)
     if any(row.method.match_forwards for row in rows):
         out.print("† full training cut to as many forward passes")
+
+
+def show_frontiers(frontiers: Sequence[Frontier]) -> None:
+    """Print a table for each frontier, narrower than the one of the report."""
+    for frontier in frontiers:
+        metric, rates = frontier.metric, {point.lr for point in frontier.points}
+        title = frontier.title + (f", learning rate {min(rates):g}" if len(rates) == 1 else "")
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column("method")
+        for name in ("lr",) * (len(rates) > 1) + (metric.words, "samples", "to the line"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("line", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for row in frontier.rows():
+            table.add_row(
+                row.name,
+                *(f"{row.point.lr:g}",) * (len(rates) > 1),
+                metric.text(row.point.method.mean),
+                f"{row.samples:.1%}",
+                mean_and_half(metric, row.to_line),
+                "on the line" if row.is_on_line else row.place or "",
+                row.verdict or "",
+            )
+        out.print(table)
+
+
+def mean_and_half(metric: Metric, found: Difference | None) -> str:
+    """A difference and half of its interval."""
+    if found is None:
+        return ""
+    half = "" if found.high is None else f" ± {metric.text(found.high - found.mean)}"
+    return metric.signed(found.mean) + half
 
 
 def show_queue(status: dict[str, Any], folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field
 from typing import Annotated, Any, get_type_hints
 
@@ -12,7 +12,6 @@ import typer
 from infobatch_lab import tasks
 from infobatch_lab.options import in_words
 from infobatch_lab.settings import Settings, declared
-from infobatch_lab.sweep import SWEPT
 
 
 def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
@@ -34,7 +33,9 @@ def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
     return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)
 
 
-def setting_options(*, sweep: bool) -> list[inspect.Parameter]:
+def setting_options(
+    swept: Collection[str] = (), without: Collection[str] = ()
+) -> list[inspect.Parameter]:
     """The options of all settings: those of every run, and those of single tasks."""
     kinds: dict[type, None] = {Settings: None}
     kinds |= {recipe.task.Options: None for recipe in tasks.RECIPES.values()}
@@ -42,18 +43,20 @@ def setting_options(*, sweep: bool) -> list[inspect.Parameter]:
     for kind in kinds:
         hints = get_type_hints(kind)
         for name, field in declared(kind).items():
-            if name == "data" or (sweep and name in ("rule", "seed")):
-                continue
-            swept = sweep and name in SWEPT
-            found.setdefault(name, option(field, hints[name], swept=swept))
+            if name != "data" and name not in without:
+                found.setdefault(name, option(field, hints[name], swept=name in swept))
     return list(found.values())
 
 
-def with_settings(*, sweep: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each setting; it gets them as one dict, `given`."""
+def with_settings(
+    *, swept: Collection[str] = (), without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each setting but those in `without`; it gets them as one dict,
+    `given`. Those in `swept` may be several values.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        extra = setting_options(sweep=sweep)
+        extra = setting_options(swept, without)
         names = {parameter.name for parameter in extra}
         own = inspect.signature(command, eval_str=True)
         kept = [p for p in own.parameters.values() if p.name != "given"]

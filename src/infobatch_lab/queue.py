@@ -51,7 +51,7 @@ class QueueFile:
 
     @property
     def pause_file(self) -> Path:
-        return self.runs_file.with_name(f"{self.runs_file.stem}-queue.paused")
+        return self.runs_file.with_name("queue.paused")  # one for all files of the folder
 
     @property
     def is_paused(self) -> bool:

@@ -21,6 +21,9 @@ from infobatch_lab.settings import Settings, declared, settings_of, upgraded
 FORMAT = 2
 READABLE = (1, 2)
 
+TRIALS = "trials.jsonl"
+"""A file of runs that only choose a learning rate, which nobody who searches a folder wants."""
+
 Line = dict[str, Any]
 """A run as it is written."""
 
@@ -159,9 +162,14 @@ def _files(run_files: Sequence[Path]) -> list[Path]:
                 f"run_files has {path}, which does not exist: expected a file of JSON lines or a "
                 "folder of them."
             )
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        for file in files_in(path) if path.is_dir() else [path]:
             found.setdefault(file.resolve(), file)
     return list(found.values())
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of runs below a folder."""
+    return sorted(file for file in folder.rglob("*.jsonl") if file.name != TRIALS)
 
 
 # One line -----------------------------------------------------------------------------------------

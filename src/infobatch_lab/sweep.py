@@ -10,7 +10,7 @@ from typing import Any
 from infobatch_lab import rules
 from infobatch_lab.rules import DELTA
 from infobatch_lab.runs import Run
-from infobatch_lab.settings import Settings, settings
+from infobatch_lab.settings import SHRINK, Settings, settings
 
 SWEPT = ("optimizer", "rule", "prune_ratio", "delta", "shrink")
 """The settings that a comparison may vary; the last one changes fastest."""
@@ -34,6 +34,32 @@ def grid(data: str, *, seeds: Iterable[int], **given: Any) -> list[Settings]:
         if rule in rules.NAMES and rules.default_ratio(rule) is None:
             chosen["prune_ratio"] = None
         cells[settings(data, seed=seed, **chosen, **given)] = None
+    return list(cells)
+
+
+def frontier_grid(
+    data: str, lengths: Sequence[float], rules: Sequence[str], *, seeds: Iterable[int], **given: Any
+) -> list[Settings]:
+    """Full training at parts of the epochs, and rules in both modes, seed by seed.
+
+    A shorter run of full training has its own whole schedule. It is there twice: with the usual
+    batch, and with one smaller in the same proportion, which keeps the number of steps.
+
+    >>> cells = frontier_grid("digits", [1, 0.5], ["mean"], seeds=[0], batch_size=32)
+    >>> [(cell.rule, cell.epochs, cell.batch_size, cell.shrink) for cell in cells]
+    [('full', 40, 32, 'epoch'), ('full', 20, 32, 'epoch'), ('full', 20, 16, 'epoch'),
+     ('mean', 40, 32, 'epoch'), ('mean', 40, 32, 'batch')]
+    """
+    cells: dict[Settings, None] = {}
+    for seed in seeds:
+        whole = settings(data, seed=seed, rule="full", **given)
+        for length in lengths:
+            epochs = max(1, round(length * whole.epochs))
+            batch_size = max(1, round(whole.batch_size * epochs / whole.epochs))
+            cells[replace(whole, epochs=epochs)] = None
+            cells[replace(whole, epochs=epochs, batch_size=batch_size)] = None
+        for rule, shrink in product(rules, SHRINK):
+            cells[settings(data, seed=seed, rule=rule, shrink=shrink, **given)] = None
     return list(cells)
 
 

@@ -16,7 +16,7 @@ from infobatch_lab.cli import app
 from infobatch_lab.errors import UserError
 from tests.lab.files import COMMAND, environment, infobatch, write_mnist
 
-COMMANDS = ("train", "compare", "demo", "queue", "report", "rules", "plan")
+COMMANDS = ("train", "compare", "frontier", "demo", "queue", "report", "rules", "plan")
 
 
 def invoke(*arguments: object) -> Any:
@@ -80,6 +80,10 @@ def test_the_version() -> None:
         ("compare --match-forwards ,", "match-forwards is ',', expected one or more"),
         ("report . --margin 0", "margin is 0, expected a number above 0 in the metric's unit"),
         ("compare --match-forwards ucb", "match-forwards is 'ucb', which is not one of the rules"),
+        ("frontier --lengths 0.7,0.5", "lengths is '0.7,0.5', expected parts of 1, with 1"),
+        ("frontier --lengths 1,0", "lengths is '1,0', expected parts of 1"),
+        ("frontier --rules median", "rule is 'median', expected one of"),
+        ("frontier --data mnist --tune-lr", "data is 'mnist', expected digits or fashion-mnist"),
         ("report nowhere", "nowhere does not exist"),
         ("report .", "holds no file that ends in .jsonl"),
         ("plan nowhere.npy", "nowhere.npy does not exist"),

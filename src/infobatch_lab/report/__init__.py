@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_margin", "results", "write"]
+__all__ = ["check_margin", "frontier_results", "results", "write"]
 
 
 def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) -> Path:
@@ -20,27 +20,36 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
     """
     try:
         from infobatch_lab.comparison import compare
+        from infobatch_lab.frontier import find_frontiers, without_pieces
         from infobatch_lab.report.figures import draw
-        from infobatch_lab.report.page import Section, page
+        from infobatch_lab.report.frontier_figure import draw_frontier
+        from infobatch_lab.report.page import FrontierSection, Section, page
         from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     check_margin(margin)
     runs, notes = read(run_files)
-    comparisons, doubles = compare(runs)
+    found, doubles = compare(runs)
     notes += doubles
     for note in notes:
         print(note, file=sys.stderr)
     target = out if out.suffix == ".html" else out / "index.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    sections = []
-    for comparison in comparisons:
-        drawings = draw(comparison, comparison.margin(margin))
-        for drawing in drawings:
+    frontiers = find_frontiers(runs)
+    frontier_sections = [
+        FrontierSection(frontier, [draw_frontier(frontier, margin)], margin)
+        for frontier in frontiers
+    ]
+    sections = [
+        Section(comparison, draw(comparison, comparison.margin(margin)), margin)
+        for comparison in without_pieces(found, frontiers)
+    ]
+    drawn: list[FrontierSection | Section] = [*frontier_sections, *sections]
+    for section in drawn:
+        for drawing in section.drawings:
             if drawing.light:
-                (target.parent / f"{comparison.slug}-{drawing.name}.png").write_bytes(drawing.light)
-        sections.append(Section(comparison, drawings, margin))
-    target.write_text(page(sections, notes), encoding="utf-8")
+                (target.parent / f"{section.slug}-{drawing.name}.png").write_bytes(drawing.light)
+    target.write_text(page(sections, notes, frontier_sections), encoding="utf-8")
     return target
 
 
@@ -48,12 +57,27 @@ def results(run_files: Sequence[Path], *, margin: float | None = None) -> list[d
     """The numbers of the report's tables, for a script: `results([Path("results")])`."""
     try:
         from infobatch_lab.comparison import compare
+        from infobatch_lab.frontier import find_frontiers, without_pieces
         from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     check_margin(margin)
-    comparisons, _ = compare(read(run_files)[0])
+    runs, _ = read(run_files)
+    comparisons = without_pieces(compare(runs)[0], find_frontiers(runs))
     return [comparison.as_dict(margin) for comparison in comparisons]
+
+
+def frontier_results(
+    run_files: Sequence[Path], *, margin: float | None = None
+) -> list[dict[str, Any]]:
+    """The numbers of the frontiers' tables, for a script."""
+    try:
+        from infobatch_lab.frontier import find_frontiers
+        from infobatch_lab.runs import read
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    check_margin(margin)
+    return [frontier.as_dict(margin) for frontier in find_frontiers(read(run_files)[0])]
 
 
 def check_margin(margin: float | None) -> None:

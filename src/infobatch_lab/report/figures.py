@@ -43,7 +43,9 @@ class Theme:
 
     def colour(self, method: Method, comparison: Comparison) -> str:
         """The same for a rule in all figures."""
-        style = _style(method, comparison)
+        return self.colour_of(_style(method, comparison))
+
+    def colour_of(self, style: Style) -> str:
         return style.light if self.name == "light" else style.dark
 
 
@@ -96,18 +98,27 @@ def _drawing(kind: Kind, comparison: Comparison, margin: float) -> Drawing:
         text.replace("{metric}", words).replace("{Metric}", words[0].upper() + words[1:])
         for text in (kind.title, kind.shows)
     )
-    images, alt = [], ""
+    made = rendered(lambda theme: kind.sketch(comparison, theme, margin))
+    if made is None:
+        return Drawing(name, title, kind.needs)
+    description, light, dark = made
+    return Drawing(name, title, shows, f"{title}, {comparison.title}. {description}", light, dark)
+
+
+def rendered(sketch: Callable[[Theme], Sketch]) -> tuple[str, bytes, bytes] | None:
+    """A figure's words and its images for light and dark pages; None if there is no figure."""
+    words, images = "", []
     for theme in (LIGHT, DARK):
         with matplotlib.rc_context(_look(theme)):
-            made = kind.sketch(comparison, theme, margin)
+            made = sketch(theme)
             if made is None:
-                return Drawing(name, title, kind.needs)
-            figure, description = made
+                return None
+            figure, words = made
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
             images.append(file.getvalue())
-            alt = f"{title}, {comparison.title}. {description}"
-    return Drawing(name, title, shows, alt, *images)
+    light, dark = images
+    return words, light, dark
 
 
 def _look(theme: Theme) -> dict[Any, Any]:
@@ -136,7 +147,8 @@ def _look(theme: Theme) -> dict[Any, Any]:
     }
 
 
-def _canvas(height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
+def canvas(height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """An empty figure of the page's width."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)
     return figure, list(axes[:, 0])
@@ -149,7 +161,7 @@ def _metric_by_samples(comparison: Comparison, theme: Theme, margin: float) -> S
     if len(comparison.methods) < 2:
         return None
     metric = comparison.metric
-    figure, (axes,) = _canvas(3.6)
+    figure, (axes,) = canvas(3.6)
     words, labels = [], []
     for method in reversed(comparison.methods):  # the main ones on top
         colour = theme.colour(method, comparison)
@@ -176,7 +188,7 @@ def _metric_by_samples(comparison: Comparison, theme: Theme, margin: float) -> S
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.margins(0.16, 0.16)
-    _metric_axis(axes, metric)
+    metric_axis(axes, metric)
     label_points(figure, axes, labels, level=level)
     return figure, "; ".join(reversed(words)) + "."
 
@@ -185,7 +197,7 @@ def _progress(comparison: Comparison, theme: Theme) -> Sketch:
     curves, metric = _curves(comparison), comparison.metric
     if not curves:
         return None
-    figure, (axes,) = _canvas(3.6)
+    figure, (axes,) = canvas(3.6)
     ends = []
     for method, kept, values in curves:
         colour = theme.colour(method, comparison)
@@ -198,7 +210,7 @@ def _progress(comparison: Comparison, theme: Theme) -> Sketch:
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    _metric_axis(axes, metric)
+    metric_axis(axes, metric)
     label_ends(axes, ends)
     words = (
         f"{name} ends at {metric.full_text(y)} after {x:,.0f} samples" for x, y, name, _ in ends
@@ -210,7 +222,7 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
     curves = _curves(comparison)
     if all(np.min(kept) == 1 for _, kept, _ in curves):
         return None
-    figure, (top, bottom) = _canvas(4.6, rows=2)
+    figure, (top, bottom) = canvas(4.6, rows=2)
     lines, words = [], []
     for method, kept, values in curves:
         colour, epochs = theme.colour(method, comparison), np.arange(1, len(kept) + 1)
@@ -224,7 +236,7 @@ def _kept_by_epoch(comparison: Comparison, theme: Theme) -> Sketch:
     bottom.set(xlabel="epoch", ylabel=comparison.metric.words)
     bottom.set_ylim(_range(curves, comparison.metric))
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _metric_axis(bottom, comparison.metric)
+    metric_axis(bottom, comparison.metric)
     figure.align_ylabels()
     figure.legend(
         handles=lines,
@@ -248,7 +260,7 @@ def _losses(comparison: Comparison, theme: Theme) -> Sketch:
     method, run, losses = next(pruned, (None, None, None))
     if method is None or run is None or losses is None:
         return None
-    figure, axes = _canvas(4.8, rows=3)
+    figure, axes = canvas(4.8, rows=3)
     colour = theme.colour(method, comparison)
     panels = (
         ("before pruning", losses.before, "samples"),
@@ -279,7 +291,7 @@ def _losses(comparison: Comparison, theme: Theme) -> Sketch:
 def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta: bool) -> Sketch:
     """The metric by r at the main delta of each rule, or by delta at its main r."""
     metric = comparison.metric
-    figure, (axes,) = _canvas(3.4)
+    figure, (axes,) = canvas(3.4)
     words, ends = [], []
     for main in comparison.main_methods:
         same = [
@@ -322,7 +334,7 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
     full = _reference(axes, comparison, theme, margin)
     axes.margins(0.06, 0.12)
     axes.set(xlabel="δ" if of_delta else "r", ylabel=metric.words)
-    _metric_axis(axes, metric)
+    metric_axis(axes, metric)
     if full is not None:
         ends.append((axes.get_xlim()[1], full, "full", _full_colour(theme)))
     label_ends(axes, ends)
@@ -338,7 +350,7 @@ def _overhead(comparison: Comparison, theme: Theme) -> Sketch:
             rows.append((method, seconds[1], overhead))
     if not rows:
         return None
-    figure, (axes,) = _canvas(1.0 + 0.55 * len(rows))
+    figure, (axes,) = canvas(1.0 + 0.55 * len(rows))
     for place, (method, saved, overhead) in enumerate(rows):
         colour = theme.colour(method, comparison)
         axes.barh(place - 0.16, saved, height=0.3, color=colour)
@@ -467,21 +479,24 @@ def _range(curves: Sequence[Curve], metric: Metric) -> tuple[float, float]:
 
 
 def _full_colour(theme: Theme) -> str:
-    return STYLES["full"].light if theme.name == "light" else STYLES["full"].dark
+    return theme.colour_of(STYLES["full"])
 
 
 def _reference(axes: Axes, comparison: Comparison, theme: Theme, margin: float) -> float | None:
-    """A line at the metric of full training, and the margin on its worse side."""
     if comparison.full is None:
         return None
-    full, colour = comparison.full.mean, _full_colour(theme)
+    reference(axes, comparison.full.mean, comparison.metric, theme, margin)
+    return comparison.full.mean
+
+
+def reference(axes: Axes, full: float, metric: Metric, theme: Theme, margin: float) -> None:
+    """Draw a line at the metric of full training, and the margin on its worse side."""
+    colour = _full_colour(theme)
     axes.axhline(full, color=colour, linewidth=0.9, zorder=1)
-    edge = full - comparison.metric.sign * margin
-    axes.axhspan(edge, full, color=colour, alpha=0.09, linewidth=0)
-    return full
+    axes.axhspan(full - metric.sign * margin, full, color=colour, alpha=0.09, linewidth=0)
 
 
-def _metric_axis(axes: Axes, metric: Metric) -> None:
+def metric_axis(axes: Axes, metric: Metric) -> None:
     """Ticks in the metric's unit."""
     low, high = axes.get_ylim()
     if metric.unit == "%":  # nothing is above all of it

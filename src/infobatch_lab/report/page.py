@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from infobatch_lab.comparison import ALWAYS_IN_TITLE, Comparison, Row, said
+from infobatch_lab.frontier import ABOVE, BELOW, Frontier, FrontierRow, cells, columns
 from infobatch_lab.metrics import MINUS, Metric
 from infobatch_lab.report.figures import Drawing
-from infobatch_lab.runs import Run
+from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import LOSSLESS, MOST_SEEDS, UNDECIDED, WORSE
 
 NONE = "\N{EN DASH}"
@@ -28,16 +29,17 @@ class Section:
     margin: float | None = None
     """As it is shown; None for the metric's own."""
 
+    @property
+    def slug(self) -> str:
+        return self.comparison.slug
+
     @cached_property
     def rows(self) -> list[ShownRow]:
         return [ShownRow(row) for row in self.comparison.rows(self.margin)]
 
     @property
     def shown_margin(self) -> str:
-        """The margin with its unit: `0.5 points of accuracy`."""
-        metric = self.comparison.metric
-        unit = f" {metric.difference_unit}" if metric.difference_unit else ""
-        return f"{self.comparison.margin(self.margin) * metric.scale:g}{unit} of {metric.words}"
+        return margin_in_words(self.comparison.metric, self.margin)
 
     @property
     def tables(self) -> list[tuple[str, list[ShownRow]]]:
@@ -49,14 +51,7 @@ class Section:
 
     @property
     def settings(self) -> str:
-        """The settings that the title does not say; what is off is not mentioned."""
-        return ", ".join(
-            part
-            for name, value in self.comparison.settings.items()
-            if name not in (*ALWAYS_IN_TITLE, "metric")
-            and (value or name in ("num_samples", "num_test"))
-            and (part := said(name, value))
-        )
+        return in_words(self.comparison.settings)
 
     @property
     def answers(self) -> list[tuple[str, list[ShownRow]]]:
@@ -64,6 +59,67 @@ class Section:
         main = self.tables[0][1]
         found = [(v, [row for row in main if row.row.verdict == v]) for v in SIGNS]
         return [(verdict, rows) for verdict, rows in found if rows]
+
+
+@dataclass(frozen=True)
+class FrontierSection:
+    """A frontier, drawn, as the template shows it."""
+
+    frontier: Frontier
+    drawings: Sequence[Drawing]
+    margin: float | None = None
+    """As it is shown; None for the metric's own."""
+
+    @property
+    def slug(self) -> str:
+        return self.frontier.slug
+
+    @property
+    def shown_margin(self) -> str:
+        return margin_in_words(self.frontier.metric, self.margin)
+
+    @property
+    def settings(self) -> str:
+        return in_words(self.frontier.settings)
+
+    @cached_property
+    def rows(self) -> list[FrontierRow]:
+        return self.frontier.rows(self.margin)
+
+    @property
+    def heads(self) -> list[str]:
+        return [head[0].upper() + head[1:] for head in columns(self.frontier.metric)]
+
+    @property
+    def table(self) -> list[list[str]]:
+        return [[text.replace("-", MINUS) or NONE for text in cells(row)] for row in self.rows]
+
+    @property
+    def answers(self) -> list[tuple[str, list[FrontierRow]]]:
+        """For each place, the methods that are there."""
+        found = [(p, [row for row in self.rows if row.place == p]) for p in PLACES]
+        return [(place, rows) for place, rows in found if rows]
+
+
+PLACES = {ABOVE: LOSSLESS, BELOW: WORSE, UNDECIDED: UNDECIDED}
+"""Places beside the line, and the verdicts whose signs and colours they have."""
+
+
+def margin_in_words(metric: Metric, margin: float | None) -> str:
+    """The margin with its unit: `0.5 points of accuracy`."""
+    unit = f" {metric.difference_unit}" if metric.difference_unit else ""
+    return f"{metric.margin if margin is None else margin:g}{unit} of {metric.words}"
+
+
+def in_words(settings: Mapping[str, Value]) -> str:
+    """The settings that no title says; what is off is not mentioned."""
+    return ", ".join(
+        part
+        for name, value in settings.items()
+        if name not in (*ALWAYS_IN_TITLE, "metric")
+        and (value or name in ("num_samples", "num_test"))
+        and (part := said(name, value))
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +210,11 @@ class ShownRow:
         return {name: f"{at:.1f}" for name, at in x.items()}
 
 
-def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
+def page(
+    sections: Sequence[Section],
+    notes: Sequence[str],
+    frontiers: Sequence[FrontierSection] = (),
+) -> str:
     """The whole page."""
     environment = Environment(
         loader=PackageLoader("infobatch_lab", "report"),
@@ -164,28 +224,47 @@ def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"count": count, "data_uri": data_uri, "percent": percent}
-    num_runs = sum(len(m.runs) for s in sections for m in s.comparison.methods)
+    named = named_runs(sections, frontiers)
+    shown: list[FrontierSection | Section] = [*frontiers, *sections]
     return environment.get_template("page.html").render(
         sections=sections,
+        frontiers=frontiers,
         notes=notes,
-        num_runs=num_runs,
-        margins=list(dict.fromkeys(section.shown_margin for section in sections)),
-        environments=environments(sections),
+        num_runs=len(named),
+        margins=list(dict.fromkeys(section.shown_margin for section in shown)),
+        environments=environments(named.values()),
         signs=SIGNS,
+        places=PLACES,
         none=NONE,
     )
 
 
-def environments(
-    sections: Sequence[Section],
-) -> dict[tuple[tuple[str, str], ...], list[tuple[str, Run]]]:
-    """Where the runs were made, and the runs with their names."""
-    found: dict[tuple[tuple[str, str], ...], list[tuple[str, Run]]] = {}
-    for section in sections:
-        for method in section.comparison.methods:
+NamedRun = tuple[str, Run]
+
+
+def named_runs(
+    sections: Sequence[Section], frontiers: Sequence[FrontierSection]
+) -> dict[int, NamedRun]:
+    """All runs with their names; one that is in a frontier and in a comparison counts once."""
+    found: dict[int, NamedRun] = {}
+    for section in frontiers:
+        for row in section.rows:
+            for run in row.point.method.runs:
+                name = f"{section.frontier.title} · {row.name} · seed {run.seed}"
+                found.setdefault(id(run), (name, run))
+    for comparison in (section.comparison for section in sections):
+        for method in comparison.methods:
             for run in method.runs:
-                name = f"{section.comparison.title} · {method.name} · seed {run.seed}"
-                found.setdefault(run.environment, []).append((name, run))
+                name = f"{comparison.title} · {method.name} · seed {run.seed}"
+                found.setdefault(id(run), (name, run))
+    return found
+
+
+def environments(named: Iterable[NamedRun]) -> dict[tuple[tuple[str, str], ...], list[NamedRun]]:
+    """Where the runs were made, and the runs with their names."""
+    found: dict[tuple[tuple[str, str], ...], list[NamedRun]] = {}
+    for name, run in named:
+        found.setdefault(run.environment, []).append((name, run))
     return found
 
 

@@ -20,6 +20,7 @@ from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.options import setting
 from infobatch_lab.processes import rank, total, world_size
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
+from infobatch_lab.variants import long_tail, noisy, redundant, validation
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
@@ -128,11 +129,12 @@ def recipe(
     model: str,
     epochs: int,
     batch_size: int,
+    variant: Callable[[ImageData], ImageData] = lambda data: data,
 ) -> Recipe:
-    """Image classification on one data set."""
+    """Image classification on one data set, or on a variant of it."""
     return Recipe(
         Classification,
-        lambda folder, progress: Classification(read(folder, progress)),
+        lambda folder, progress: Classification(variant(read(folder, progress))),
         files,
         {"model": model, "epochs": epochs, "batch_size": batch_size},
     )
@@ -141,10 +143,18 @@ def recipe(
 IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 CIFAR10 = "cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin"
 
+DIGITS = (images.read_digits, "", "tiny", 40, 32)
+FASHION = (images.read_fashion_mnist, f"fashion-mnist/{IDX}", "convnet", 16, 128)
+
 RECIPES: dict[str, Recipe] = {
-    "digits": recipe(images.read_digits, "", "tiny", 40, 32),
+    "digits": recipe(*DIGITS),
+    "digits-validation": recipe(*DIGITS, validation),
     "mnist": recipe(images.read_mnist, f"mnist/{IDX}", "convnet", 16, 128),
-    "fashion-mnist": recipe(images.read_fashion_mnist, f"fashion-mnist/{IDX}", "convnet", 16, 128),
+    "fashion-mnist": recipe(*FASHION),
+    "fashion-mnist-validation": recipe(*FASHION, validation),
+    "fashion-mnist-long-tail": recipe(*FASHION, long_tail),
+    "fashion-mnist-redundant": recipe(*FASHION, redundant),
+    "fashion-mnist-noisy": recipe(*FASHION, noisy),
     "cifar10": recipe(images.read_cifar10, CIFAR10, "resnet8-pooled", 16, 128),
     "cifar100": recipe(
         images.read_cifar100, "cifar-100-binary/{train,test}.bin", "resnet8-pooled", 16, 128
