@@ -2,8 +2,8 @@
 
 As in Ho et al. (2020) and the paper's A.5, on pixels: each visit of an image draws a step and its
 noise, and the loss of the image is its error at that step. The network predicts v, a mixture of
-noise and image (Salimans and Ho, 2022): the noise alone says too little of an image where noise is
-nearly all, and short trainings then make noise. Samples are made by DDIM (Song et al.,
+noise and image (Salimans and Ho, 2022), from which an image follows without dividing by its share,
+which is nearly 0 at the last steps. Samples are made by DDIM (Song et al.,
 2021) and compared with the training images in the features of a pretrained EfficientNet-lite0. The
 numbers are no FIDs: those need Inception's weights, and other features give other scales.
 """
