@@ -176,11 +176,6 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
-def is_on_host(tensor: Tensor) -> bool:
-    """Whether looking at the values costs nothing."""
-    return tensor.device.type == "cpu"
-
-
 def as_array(losses: Tensor) -> NDArray[Any]:
     """Losses on the host for NumPy, which knows no bfloat16: `as_array(losses)`."""
     losses = losses.detach()

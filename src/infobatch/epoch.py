@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from infobatch import distributed
-from infobatch.buffer import EntryOf, LossBuffer, is_on_host
+from infobatch.buffer import EntryOf, LossBuffer
 from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
 from infobatch.errors import OrderError
@@ -184,7 +184,7 @@ class Epoch:
         if buffer is None:
             buffer = self._buffer = self._make_buffer()
             self._is_in_order = True
-        if losses.device != buffer.device:
+        if buffer.arrays is None or not losses.is_cpu:
             buffer.to(losses.device)
         shard = tracker.shard
         entries = positions if shard.is_everything else shard.entries(positions)
@@ -216,12 +216,12 @@ class Epoch:
         entry_of, buffer = self._entry_of, self._buffer
         if entry_of is None or buffer is None:
             entry_of, buffer = self._open_by_index()
-        if losses.device != buffer.device:
+        if buffer.arrays is None or not losses.is_cpu:
             buffer.to(losses.device)
         if self.tracker is not None:
             self.tracker.note_report()
         arrays = buffer.arrays
-        samples = indices.numpy() if is_on_host(indices) else None
+        samples = indices.numpy() if indices.is_cpu else None
         on_host = None if samples is None else entry_of.on_host(samples)
         if arrays is not None and on_host is not None:
             self._num_own += arrays.write_by_index(on_host, losses)
