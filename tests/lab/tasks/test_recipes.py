@@ -27,9 +27,9 @@ def test_the_defaults_are_settings_that_a_run_can_have(name: str) -> None:
 def test_the_docs_say_where_its_files_are_and_what_suits_it(name: str) -> None:
     text = "".join(page.read_text() for page in sorted(DOCS.glob("*.md")))
     shown = name + "PATH" * name.endswith(":")
-    (row, *_) = [line for line in text.splitlines() if line.startswith(f"| `{shown}` |")]
-    assert RECIPES[name].files in row
-    assert f"{RECIPES[name].defaults['epochs']} epochs" in row
+    rows = [line for line in text.splitlines() if line.startswith(f"| `{shown}` |")]
+    epochs = f"{RECIPES[name].defaults['epochs']} epochs"
+    assert any(RECIPES[name].files in row and epochs in row for row in rows)
 
 
 def test_a_task_has_a_metric_and_says_what_its_options_are() -> None:
