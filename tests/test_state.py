@@ -255,6 +255,7 @@ def test_a_hostile_state_of_a_running_epoch_is_refused(rule: str, hostile: Hosti
     check_is_one_sentence(refusal_of(pruner, hostile(pruner.state_dict())))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # said once by torch of strange tensors
 @pytest.mark.parametrize("place", ["start", "middle"])
 @pytest.mark.parametrize("change", STRANGE_TENSORS.values(), ids=STRANGE_TENSORS.keys())
 def test_hostile_memory_is_refused(change: Callable[[torch.Tensor], object], place: str) -> None:

@@ -520,7 +520,11 @@ class Pruner:
     def _restore(self, checkpoint: states.Checkpoint) -> None:
         with on_host():
             self._leave_epoch()
-            self._state, self._steps_done = checkpoint.state, checkpoint.steps_done
+            # Into the memory there is: new memory takes longer to get than a checkpoint to read.
+            scores = self._state.scores.copy_(checkpoint.state.scores)
+            memory = {name: values.clone() for name, values in checkpoint.state.memory.items()}
+            self._state = replace(checkpoint.state, scores=scores, memory=memory)
+            self._steps_done = checkpoint.steps_done
             self._loaded, self._last_weights = None, 0
             if checkpoint.running is None:
                 return
@@ -556,6 +560,7 @@ class Pruner:
                 name: torch.from_numpy(values) for name, values in saved["memory"].items()
             }
             checkpoint = states.from_dict(saved, self._settings)
+            self._state = states.initial(self._settings, checkpoint.state.seed)
         self._restore(checkpoint)
 
     def __copy__(self) -> Pruner:

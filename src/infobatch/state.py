@@ -7,7 +7,6 @@ what was reported of the epoch that is running; copies and pickles use the same 
 from __future__ import annotations
 
 import io
-import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -374,7 +373,7 @@ def _bytes(saved: Mapping[str, Any], name: str) -> bytes:
 
 
 def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A plain tensor on the host, copied."""
+    """A plain tensor on the host; it may still be the one of the checkpoint."""
     if not isinstance(value, Tensor):
         raise StateError(
             f"state is not what state_dict() returns ({name} is a {type(value).__name__}): load "
@@ -391,13 +390,12 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
             f"the checkpoint has {name} of shape {tuple(value.shape)} and {value.dtype}, expected "
             f"{shape} and {dtype}: {DAMAGED}."
         )
-    return value.detach().to("cpu", copy=True)
+    return value.detach().cpu()
 
 
 def _scores(value: object, num_samples: int) -> Tensor:
     scores = _tensor(value, "scores", (num_samples,), torch.float32)
-    # Of finite numbers and NaN the largest and the smallest are finite.
-    if math.isinf(np.fmax.reduce(scores.numpy())) or math.isinf(np.fmin.reduce(scores.numpy())):
+    if np.isinf(scores.numpy()).any():
         raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.")
     return scores
 
