@@ -29,8 +29,10 @@ def buffer_of(plan: Plan, shard: Shard | None = None) -> LossBuffer:
     return buffer
 
 
-def test_in_order_gives_back_what_was_written(plan: Plan) -> None:
-    buffer = buffer_of(plan)
+@pytest.mark.parametrize("is_blank", [False, True])
+def test_in_order_gives_back_what_was_written(plan: Plan, is_blank: bool) -> None:
+    buffer = LossBuffer(plan.weights, Shard(0, len(plan)), in_order=is_blank)
+    buffer.to(HOST)
     for start in range(0, len(plan), 7):
         entries = slice(start, min(start + 7, len(plan)))
         assert torch.equal(buffer.weights(entries), plan.weights[entries])

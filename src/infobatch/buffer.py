@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.distributed import NO_BITS, has_loss, no_losses
+from infobatch.distributed import NO_BITS, NO_LOSS, has_loss, no_losses
 from infobatch.errors import OrderError
 from infobatch.shard import Shard
 
@@ -36,11 +36,14 @@ class LossBuffer:
     (tensor([1., 2.]), tensor([ True, False]))
     """
 
-    def __init__(self, weights: Tensor, shard: Shard) -> None:
+    def __init__(self, weights: Tensor, shard: Shard, *, in_order: bool = False) -> None:
         self._shard = shard
         self._num_entries = len(weights)
         self._weights = weights
-        self._losses = no_losses(self._num_entries)
+        # In order it is known what was reported, and zeros take no memory before they are written.
+        self._is_blank = in_order and shard.world_size == 1
+        size = self._num_entries
+        self._losses = torch.zeros(size, dtype=torch.float32) if self._is_blank else no_losses(size)
         self.device: torch.device | None = None
         self.arrays: HostArrays | None = None
         """The same memory for NumPy, where it is on the host."""
@@ -92,7 +95,10 @@ class LossBuffer:
         losses = self._losses.cpu()
         if num_in_order:
             own = self._shard.entries(slice(0, min(num_in_order, self._shard.num_own)))
-            losses.numpy()[own] += np.float32(0)
+            array = losses.numpy()
+            array[own] += ZERO
+            if self._is_blank:
+                array[: own.start] = array[own.stop :] = NO_LOSS
         return losses[: self._num_entries]
 
     def is_reported(self) -> Tensor:

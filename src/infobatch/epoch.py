@@ -182,7 +182,7 @@ class Epoch:
         positions = tracker.take(losses.shape[0])
         buffer = self._buffer
         if buffer is None:
-            buffer = self._buffer = self._make_buffer()
+            buffer = self._buffer = self._make_buffer(in_order=True)
             self._is_in_order = True
         if buffer.arrays is None or not losses.is_cpu:
             buffer.to(losses.device)
@@ -270,12 +270,13 @@ class Epoch:
             "the same way."
         )
 
-    def _make_buffer(self) -> LossBuffer:
+    def _make_buffer(self, *, in_order: bool = False) -> LossBuffer:
         with on_host():
             weights = self.plan.weights if self._order is None else self.plan.weights[self._order]
             if self._scale != 1:
                 weights = weights * self._scale
-            return LossBuffer(weights, self._shard or self.shard(sharded=False))
+            shard = self._shard or self.shard(sharded=False)
+            return LossBuffer(weights, shard, in_order=in_order)
 
     def _new_buffer_or_own(self, device: torch.device) -> LossBuffer:
         buffer = self._buffer or self._make_buffer()
