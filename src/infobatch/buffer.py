@@ -40,10 +40,10 @@ class LossBuffer:
         self._shard = shard
         self._num_entries = len(weights)
         self._weights = weights
-        # In order it is known what was reported, and zeros take no memory before they are written.
+        # In order it is known what was reported, and memory that is not written to costs nothing.
         self._is_blank = in_order and shard.world_size == 1
         size = self._num_entries
-        self._losses = torch.zeros(size, dtype=torch.float32) if self._is_blank else no_losses(size)
+        self._losses = torch.empty(size, dtype=torch.float32) if self._is_blank else no_losses(size)
         self.device: torch.device | None = None
         self.arrays: HostArrays | None = None
         """The same memory for NumPy, where it is on the host."""
