@@ -29,7 +29,7 @@ Line = dict[str, Any]
 
 Value = str | float | bool | None
 
-METHOD = ("rule", "prune_ratio", "delta", "shrink")
+METHOD = ("rule", "prune_ratio", "delta", "shrink", "select", "keep", "subset")
 """The settings that tell methods apart: all others must agree between runs that are compared."""
 
 COMPARED = tuple(n for n in declared(Settings) if n not in (*METHOD, "seed"))
@@ -67,6 +67,9 @@ class Run:
     delta: float | None
     shrink: str
     match_forwards: str | None
+    select: str | None
+    keep: float | None
+    subset: str | None
     epochs: int
     num_samples: int
     num_test: int
@@ -76,6 +79,9 @@ class Run:
     train_seconds: float | None
     eval_seconds: float | None
     pruning_seconds: float | None
+    collecting_seconds: float | None
+    """The time that the statistics took by which the samples were chosen."""
+    selecting_seconds: float | None
     kept_fractions: tuple[float, ...]
     """The fraction of the data that each epoch trained."""
     values: tuple[float, ...]
@@ -90,6 +96,13 @@ class Run:
     def seconds(self) -> float | None:
         """The seconds of training and evaluation."""
         return None if self.train_seconds is None else self.train_seconds + (self.eval_seconds or 0)
+
+    @property
+    def choosing_seconds(self) -> float | None:
+        """The seconds that choosing its samples took; None where all are trained, or unknown."""
+        if self.collecting_seconds is None or self.selecting_seconds is None:
+            return None
+        return self.collecting_seconds + self.selecting_seconds
 
     @property
     def matched_epochs(self) -> int:
@@ -215,7 +228,10 @@ def run_of(line: Line, place: str = "") -> Run:
         prune_ratio=_number_or_none(record, "prune_ratio"),
         delta=_number_or_none(record, "delta"),
         shrink=_text(record, "shrink"),
-        match_forwards=_text(record, "match_forwards") if record.get("match_forwards") else None,
+        match_forwards=_text_or_none(record, "match_forwards"),
+        select=_text_or_none(record, "select"),
+        keep=_number_or_none(record, "keep"),
+        subset=_text_or_none(record, "subset"),
         epochs=_whole(record, "epochs", at_least=1),
         **counts,
         num_trained=_whole(record, "num_trained", at_least=1),
@@ -223,6 +239,8 @@ def run_of(line: Line, place: str = "") -> Run:
         train_seconds=_number_or_none(record, "train_seconds"),
         eval_seconds=_number_or_none(record, "eval_seconds"),
         pruning_seconds=_number_or_none(record, "pruning_seconds"),
+        collecting_seconds=_number_or_none(record, "collecting_seconds"),
+        selecting_seconds=_number_or_none(record, "selecting_seconds"),
         kept_fractions=tuple(_number(epoch, "kept_fraction") for epoch in history),
         values=tuple(_number_or_nan(epoch, metric.name) for epoch in history),
         losses=_losses(record.get("loss_distribution")),
@@ -289,6 +307,10 @@ def _text(record: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise UnreadableError(f"{name} is {value!r}, expected a text")
     return value
+
+
+def _text_or_none(record: Mapping[str, Any], name: str) -> str | None:
+    return _text(record, name) if record.get(name) else None
 
 
 def _value(record: Mapping[str, Any], name: str) -> Value:
