@@ -42,7 +42,7 @@ OF_VISITS = {"correct", "changes"}
 OF_EARLY_RUNS = {"el2n", "grand"}
 
 HELD_OUT = 0.1
-"""The part of the training samples that GLISTER takes for its validation set. They may be chosen."""
+"""The part of the training samples that is GLISTER's validation set; they may be chosen too."""
 
 POLL_SECONDS = 0.2
 
@@ -96,9 +96,12 @@ def choose(
     with locked(folder / f"{gathering.name}.lock", gathering.go_on):
         statistics, collecting_seconds = gathering.statistics(set(METHODS[cell.select].needs))
     start = perf_counter()
-    chosen = selection.select(
-        data, cell.select, cell.keep, statistics=statistics, seed=cell.seed
-    )  # fmt: skip
+    try:
+        chosen = selection.select(
+            data, cell.select, cell.keep, statistics=statistics, seed=cell.seed
+        )
+    except ValueError as error:  # say, more classes and features than `influence` has room for
+        raise UserError(str(error)) from error
     return Choice(
         torch.tensor(chosen.indices),
         num_samples=len(statistics),
@@ -170,9 +173,7 @@ class Gathering:
             raise StopError
         return proxy
 
-    def collected(
-        self, name: str, collect: Callable[..., Statistics]
-    ) -> tuple[Statistics, float]:
+    def collected(self, name: str, collect: Callable[..., Statistics]) -> tuple[Statistics, float]:
         """Statistics from their file or collected now, and the seconds they took, over all
         attempts. A collection that is stopped goes on from its file.
         """

@@ -81,6 +81,11 @@ class Method:
         return self.key.match_forwards
 
     @property
+    def family(self) -> str:
+        """What its style in figures goes by: how its samples were chosen before, else its rule."""
+        return self.key.select or self.key.chosen or self.rule
+
+    @property
     def name(self) -> str:
         if self.key.chosen and not self.match_forwards:
             rule = [] if self.rule == "full" else [self.rule, *self.key.settings]

@@ -30,26 +30,29 @@ EARLY_PART = 0.1
 EARLY_RUNS = 10
 """Their number, as in their paper."""
 
+LEAST_EPOCHS = 3
+"""TDDS compares visits with those before, and looks at how that changes."""
+
 OF_VISITS = ("forgetting", "tdds")
 
 
 def proxy_of(cell: Settings) -> Settings:
     """The network that judges the samples of a run: trained as the run, on all samples, shorter."""
-    return _shorter(cell, PROXY_PART)
+    return _shorter(cell, PROXY_PART, LEAST_EPOCHS)
 
 
 def early_runs_of(cell: Settings) -> list[Settings]:
     """Networks early in training, with seeds of their own."""
-    short = _shorter(cell, EARLY_PART)
+    short = _shorter(cell, EARLY_PART, 1)
     seeds = (seed_of("early", cell.seed, run) % 2**31 for run in range(EARLY_RUNS))
     return [replace(short, seed=seed) for seed in seeds]
 
 
-def _shorter(cell: Settings, part: float) -> Settings:
+def _shorter(cell: Settings, part: float, at_least: int) -> Settings:
     # A mixed image has two classes, and a network is neither right nor wrong about it.
     mixing = [name for name in ("mixup", "cutmix") if name in declared(type(cell.options))]
     options = replace(cell.options, **dict.fromkeys(mixing, 0.0))
-    epochs = max(1, round(part * cell.epochs))
+    epochs = max(at_least, round(part * cell.epochs))
     return replace(as_full(cell), epochs=epochs, options=options)
 
 

@@ -118,9 +118,13 @@ def from_file(settings: Settings) -> Choice:
     path, _, digest = settings.subset.rpartition("@")
     choice = load(Path(path))
     if choice.digest != digest:
-        raise UserError(f"subset is {path}, which has other indices than when the run was asked for.")
+        raise UserError(
+            f"subset is {path}, which has other indices than when the run was asked for."
+        )
     if choice.data not in (None, settings.data):
-        raise UserError(f"subset is {path}, whose indices are of {choice.data}, not {settings.data}.")
+        raise UserError(
+            f"subset is {path}, whose indices are of {choice.data}, not {settings.data}."
+        )
     return choice
 
 

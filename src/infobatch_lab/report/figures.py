@@ -54,7 +54,7 @@ DARK = Theme("dark", paper="#161b22", ink="#e6edf3", faint="#3a424d")
 
 
 def _style(method: Method, comparison: Comparison) -> Style:
-    return style_of(method.rule, {m.rule for m in comparison.methods})
+    return style_of(method.family, {m.family for m in comparison.methods})
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta:
         same = [
             m
             for m in comparison.methods
-            if m.rule == main.rule
+            if m.family == main.rule
             and m.match_forwards is None
             and m.key.shrink == main.key.shrink
             and (
