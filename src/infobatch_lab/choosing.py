@@ -200,8 +200,9 @@ class Gathering:
         except StopError:
             times.write(spent(), done=False)
             raise
-        times.write(spent(), done=True)
-        return found, spent()
+        seconds = spent()
+        times.write(seconds, done=True)
+        return found, seconds
 
     def go_on(self, progress: Progress) -> bool:
         """Report where choosing is, and say whether it goes on."""
