@@ -14,9 +14,10 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
 
+from infobatch_lab.fields import Value
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import Difference, difference
 from infobatch_lab.styles import STYLES
 

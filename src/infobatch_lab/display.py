@@ -22,9 +22,11 @@ from infobatch_lab.processes import rank
 from infobatch_lab.settings import Settings
 from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
+from infobatch_lab.visible import visible
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names come from files: brackets and colons in them are no style and no emoji.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 NONE = "\N{EN DASH}"
 
@@ -32,7 +34,7 @@ NONE = "\N{EN DASH}"
 def tell(sentence: str) -> None:
     """Print a sentence for people on stderr, beside the results."""
     if rank() == 0:
-        err.print(f"infobatch: {sentence}", markup=False, soft_wrap=True)
+        err.print(f"infobatch: {visible(sentence)}", soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

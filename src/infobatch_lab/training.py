@@ -22,9 +22,9 @@ from infobatch.schedule import Schedule
 from infobatch_lab import rules
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.lines import FORMAT, Line
 from infobatch_lab.processes import all_agree_to_stop, rank, total, world_size
 from infobatch_lab.provenance import provenance
-from infobatch_lab.runs import FORMAT, Line
 from infobatch_lab.seeding import generator, seed_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.tasks import Forward, Task

@@ -138,18 +138,22 @@ def rules_command(as_json: Json = False) -> None:
     epilog=examples(
         "infobatch plan losses.npy",
         "infobatch plan losses.csv --column loss --rule tiers",
+        "infobatch plan statistics.npz --column losses",
         "infobatch plan losses.parquet --prune-ratio 0.3 --json",
     )
 )
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="SCORES", help="A .npy, .csv or .parquet file")],
+    file: Annotated[
+        Path, typer.Argument(metavar="SCORES", help="A .npy, .npz, .csv or .parquet file")
+    ],
     rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
     prune_ratio: Annotated[
         float | None,
         typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the scores [default: score, or the only one]")
+        str | None,
+        typer.Option(help="Column, or array, of the scores [default: score, or the only one]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed")] = 0,
     as_json: Json = False,

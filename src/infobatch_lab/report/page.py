@@ -10,10 +10,11 @@ from functools import cached_property
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from infobatch_lab.comparison import ALWAYS_IN_TITLE, Comparison, Row, said
+from infobatch_lab.fields import Value
 from infobatch_lab.frontier import ABOVE, BELOW, Frontier, FrontierRow, cells, columns
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import MINUS, Metric
 from infobatch_lab.report.figures import Drawing
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import LOSSLESS, MOST_SEEDS, UNDECIDED, WORSE
 
 NONE = "\N{EN DASH}"
