@@ -7,13 +7,13 @@ out of the folder that the user named.
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from infobatch_lab.errors import UserError
 
@@ -60,7 +60,7 @@ def check_target(path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open a file to read, unzipped if its name ends in .gz; raise `UserError` where it fails.
 
     Read as much of it as its header promises, never all: a bomb goes on for days.

@@ -23,7 +23,8 @@ from infobatch_lab.settings import Settings, check, settings_of
 from infobatch_lab.sweep import Pending
 
 UNREADABLE = (
-    AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, UserError, ValueError,
+    AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError,
+    UserError,
 )  # fmt: skip
 """What a file fails with that is no queue."""
 
