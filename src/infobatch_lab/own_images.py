@@ -177,8 +177,9 @@ def read_table(folder: Path) -> tuple[list[bytes], list[Any]]:
     table = arrow.concat_tables(parts)
     image, label = (column_of(table, names, folder) for names in (IMAGE_COLUMNS, LABEL_COLUMNS))
     rows, labels = table[image].to_pylist(), table[label].to_pylist()
-    encoded = [row.get("bytes") if isinstance(row, dict) else None for row in rows]
-    if not all(isinstance(content, bytes) for content in encoded):
+    contents = [row.get("bytes") if isinstance(row, dict) else None for row in rows]
+    encoded = [content for content in contents if isinstance(content, bytes)]
+    if len(encoded) < len(rows):
         raise UserError(f"{folder} has no encoded images in {image!r}: {ADVICE}")
     if len({type(label) for label in labels}) != 1 or not isinstance(labels[0], int | str):
         raise UserError(f"{folder} has {label!r} without a whole number or a text for each image.")

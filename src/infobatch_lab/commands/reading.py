@@ -120,7 +120,7 @@ def report(
     ),
 )
 def rules_command(as_json: Json = False) -> None:
-    """List the rules: what each one skips, whether it is biased, and where it is from."""
+    """List the rules: what each one skips, and whether it is biased."""
     rows = list(infobatch.rules.RULES.values())
     if as_json:
         facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
@@ -128,10 +128,13 @@ def rules_command(as_json: Json = False) -> None:
             json.dumps([{"rule": row.name} | {f: getattr(row, f) for f in facts} for row in rows])
         )
         return
-    table = Table("rule", "biased", "skips", "from", box=None, pad_edge=False)
+    table = Table("rule", "biased", "r", "an epoch skips", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row.name, "no" if row.unbiased else "yes", row.skips, row.paper)
+        ratio = "" if row.default_ratio is None else f"{row.default_ratio:g}"
+        table.add_row(row.name, "no" if row.unbiased else "yes", ratio, row.skips)
     out.print(table)
+    out.print("The expected gradient of a rule that is not biased is that of full training.")
+    out.print("r is the default of --prune-ratio. Papers and costs: infobatch rules --json")
 
 
 @app.command(
