@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 DAMAGED = (
     EOFError, KeyError, MemoryError, NotImplementedError, OSError, RecursionError, RuntimeError,
-    SyntaxError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, TypeError, ValueError, TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What files fail with that are no arrays; RuntimeError is an archive with a password."""
 

@@ -37,7 +37,7 @@ def check_size(path: Path, num_bytes: int) -> None:
     """Raise `UserError` if so many bytes of a file, perhaps unpacked, are too many."""
     if num_bytes > MOST_BYTES:
         raise UserError(
-            f"{path} has, or unpacks to, {num_bytes:,} bytes, expected at most {MOST_BYTES:,}: "
+            f"{path} would take {num_bytes:,} bytes of memory, expected at most {MOST_BYTES:,}: "
             "replace it, or make it smaller."
         )
 

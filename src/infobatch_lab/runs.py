@@ -139,6 +139,7 @@ def read(run_files: Sequence[Path]) -> tuple[list[Run], list[str]]:
     notes: list[str] = []
     for path in _files(run_files):
         with noting(notes, path):
+            check_file(path)  # a link may lead nowhere
             runs += read_file(path, notes.append)
     if not runs:
         named = visible(", ".join(map(str, run_files)))

@@ -62,7 +62,7 @@ def read_scores(file: Path, column: str | None = None) -> Tensor:
     try:
         values = READERS[file.suffix](file, column)
     except (*ARROW_ERRORS, csv.Error) as error:
-        raise UserError(f"{file} cannot be read as {file.suffix}: {first_line(error)}") from error
+        raise UserError(f"{file} cannot be read as {file.suffix}: {first_line(error)}.") from error
     if values.ndim != 1 or values.dtype.kind not in "fiu" or len(values) == 0:
         raise UserError(
             f"{file} holds {values.dtype} of shape {values.shape}, expected one number per sample."
@@ -73,7 +73,7 @@ def read_scores(file: Path, column: str | None = None) -> Tensor:
 
 def first_line(error: Exception) -> str:
     """The first line of a library's long message."""
-    return visible(str(error).strip().split("\n")[0], most=200)
+    return visible(str(error).strip().split("\n")[0], most=200).rstrip(".")
 
 
 def read_npy(file: Path, column: str | None) -> NDArray[Any]:

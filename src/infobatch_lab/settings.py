@@ -151,7 +151,7 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
         chosen = Settings(
             **{name: line[name] for name in declared(Settings)},
             options=recipe.task.Options(**own),
-            match_forwards=line["match_forwards"],
+            match_forwards=line["match_forwards"] or None,
         )
     except (AttributeError, KeyError, TypeError, UserError):
         return None

@@ -92,20 +92,18 @@ def report(
         check_margin(margin)
     except ValueError as error:
         raise UserError(str(error)) from error
-    found: list[Path] = []
     for path in files:
         if not path.exists():
             raise UserError(
                 f"{path} does not exist, expected a file of runs, or a folder with one."
             )
-        found += runs.files_in(path) if path.is_dir() else [path]
-    if not found:
+    if not any(path.is_file() or runs.files_in(path) for path in files):
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
-    page = write_report(found, out_folder, margin)
+    page = write_report(files, out_folder, margin)
     if as_json:
         numbers_of = {
-            "comparisons": results(found, margin=margin),
-            "frontiers": frontier_results(found, margin=margin),
+            "comparisons": results(files, margin=margin),
+            "frontiers": frontier_results(files, margin=margin),
         }
         print(json.dumps({"page": str(page), **numbers_of}))
     else:
