@@ -6,6 +6,7 @@ stopped by Ctrl-C. The options of a run are derived from `Settings` and from the
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -44,8 +45,8 @@ from infobatch_lab.display import running, show_frontiers, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
 from infobatch_lab.frontier import find_frontiers
+from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
-from infobatch_lab.runs import METHOD
 from infobatch_lab.settings import settings
 from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
 from infobatch_lab.training import Stopped, train
@@ -63,10 +64,15 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the program: a user's mistake is one sentence and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path may be no UTF-8: print its bytes
     try:
         app()
     except UserError as error:
         tell(str(error))
+        sys.exit(1)
+    except MemoryError as error:
+        tell(f"the memory does not suffice ({error}): use less data, or a smaller network.")
         sys.exit(1)
     except BrokenPipeError:  # `infobatch rules | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -142,7 +148,7 @@ def train_command(
         if as_json:
             print(json.dumps(done))
         else:
-            show_or_print([runs.run_of(done)], False, title_of(chosen))
+            show_or_print([run_of(done)], False, title_of(chosen))
 
 
 @app.command(

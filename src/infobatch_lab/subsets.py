@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+from infobatch_lab.arrays import read_npy
 from infobatch_lab.errors import UserError
+from infobatch_lab.files import check_file, check_target
 from infobatch_lab.tasks import BatchLosses, Forward, Task
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Choice:
 def save(path: Path, choice: Choice, facts: dict[str, Any]) -> None:
     """Write the indices, and beside them a .json with facts, times and weights."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    check_target(path)
+    check_target(beside(path))
     with path.open("wb") as file:
         np.save(file, choice.indices.numpy())
     about = {
@@ -76,13 +80,8 @@ def beside(path: Path) -> Path:
 
 def load(path: Path) -> Choice:
     """Read a file of indices, with the facts beside it where there are some."""
-    try:
-        found = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise UserError(f"subset is {path}, which does not exist.") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"subset is {path}, which cannot be read as npy: {error}.") from error
-    is_list = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu"
+    found = read_npy(path)
+    is_list = found.ndim == 1 and found.dtype.kind in "iu"
     if not is_list or not len(found) or found.min() < 0 or len(np.unique(found)) < len(found):
         raise UserError(f"subset is {path}, expected a list of different indices in it.")
     choice = Choice(torch.from_numpy(found.astype(np.int64)))
@@ -90,6 +89,7 @@ def load(path: Path) -> Choice:
     if not facts_file.exists():
         return choice
     try:
+        check_file(facts_file)
         about = json.loads(facts_file.read_text(encoding="utf-8"))
         weights = None if about["weights"] is None else torch.tensor(about["weights"])
         seconds = {name: about[name] for name in ("collecting_seconds", "selecting_seconds")}

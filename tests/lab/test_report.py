@@ -19,7 +19,8 @@ from scipy import stats
 
 from infobatch_lab.comparison import compare
 from infobatch_lab.report import results, write
-from infobatch_lab.report.figures import DARK, KINDS, LIGHT
+from infobatch_lab.report.canvas import DARK, LIGHT
+from infobatch_lab.report.figures import KINDS
 from infobatch_lab.report.labels import spread_out
 from infobatch_lab.report.page import NONE, Section, page
 from infobatch_lab.runs import read

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from infobatch_lab.fields import UnreadableError
+from infobatch_lab.lines import run_of
 from infobatch_lab.metrics import ACCURACY, Metric
-from infobatch_lab.runs import UnreadableError, append, prepare, read_file, run_of
+from infobatch_lab.runs import append, prepare, read_file
 from infobatch_lab.settings import settings
 from tests.lab.lines import line_of
 
@@ -86,7 +88,7 @@ def test_a_line_describes_its_own_metric() -> None:
         ({"metric": "test_loss"}, "metric is 'test_loss', expected an object with a name"),
         (
             {"metric": {**asdict(LOSS), "scale": "large"}},
-            "metric has scale 'large', expected float",
+            "scale is 'large', expected a number",
         ),
         ({"metric": {**asdict(LOSS), "name": "fid"}}, "fid is None, expected a number"),
         ({"test_loss": float("inf")}, "test_loss is inf, expected a number"),

@@ -19,8 +19,9 @@ from infobatch_lab.display import show
 from infobatch_lab.errors import UserError
 from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import read_digits, with_first
+from infobatch_lab.lines import Run, run_of
 from infobatch_lab.report.page import Section, page
-from infobatch_lab.runs import Run, read_file, run_of
+from infobatch_lab.runs import read_file
 from infobatch_lab.settings import Settings, settings, settings_of
 from infobatch_lab.subsets import Choice, from_file, load, on_subset, save
 from infobatch_lab.sweep import grid, match_of
@@ -56,7 +57,7 @@ def test_a_subset_is_trained_fully_unless_a_rule_is_given() -> None:
         ({"select": "herding", "keep": 0.0}, "keep is 0.0, expected 0 < keep <= 1"),
         ({"select": "herd", "keep": 0.5}, "select is 'herd', expected one of ccs, "),
         ({"select": "dq", "keep": 0.5, "subset": "x@01234567"}, "leave one of them out"),
-        ({"subset": "nowhere.npy"}, "subset is nowhere.npy, which does not exist"),
+        ({"subset": "nowhere.npy"}, "nowhere.npy cannot be read: No such file"),
     ],
 )
 def test_settings_that_name_no_subset(given: dict[str, Any], sentence: str) -> None:
@@ -123,7 +124,7 @@ def test_a_file_of_something_else(tmp_path: Path, array: np.ndarray) -> None:
 
 def test_a_file_that_is_no_npy(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_text("1 2 3")
-    with pytest.raises(UserError, match=r"x\.npy, which cannot be read as npy"):
+    with pytest.raises(UserError, match=r"x\.npy cannot be read as \.npy"):
         load(tmp_path / "x.npy")
 
 
@@ -308,7 +309,7 @@ def test_compare_makes_a_grid_of_subsets() -> None:
         (("select", "dq", "--keep", "0.3", "--out", "x.txt"), "expected a name that ends in .npy"),
         (("select", "dq", "--keep", "0.3", "--data", "sst2"), "has no classes to choose by"),
         (("compare", "--select", "dq"), "select is 'dq' and keep is None, expected both"),
-        (("train", "--subset", "no.npy"), "subset is no.npy, which does not exist."),
+        (("train", "--subset", "no.npy"), "no.npy cannot be read: No such file"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:

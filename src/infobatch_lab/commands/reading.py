@@ -92,20 +92,18 @@ def report(
         check_margin(margin)
     except ValueError as error:
         raise UserError(str(error)) from error
-    found: list[Path] = []
     for path in files:
         if not path.exists():
             raise UserError(
                 f"{path} does not exist, expected a file of runs, or a folder with one."
             )
-        found += runs.files_in(path) if path.is_dir() else [path]
-    if not found:
+    if not any(path.is_file() or runs.files_in(path) for path in files):
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
-    page = write_report(found, out_folder, margin)
+    page = write_report(files, out_folder, margin)
     if as_json:
         numbers_of = {
-            "comparisons": results(found, margin=margin),
-            "frontiers": frontier_results(found, margin=margin),
+            "comparisons": results(files, margin=margin),
+            "frontiers": frontier_results(files, margin=margin),
         }
         print(json.dumps({"page": str(page), **numbers_of}))
     else:
@@ -120,7 +118,7 @@ def report(
     ),
 )
 def rules_command(as_json: Json = False) -> None:
-    """List the rules: what each one skips, whether it is biased, and where it is from."""
+    """List the rules: what each one skips, and whether it is biased."""
     rows = list(infobatch.rules.RULES.values())
     if as_json:
         facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
@@ -128,28 +126,35 @@ def rules_command(as_json: Json = False) -> None:
             json.dumps([{"rule": row.name} | {f: getattr(row, f) for f in facts} for row in rows])
         )
         return
-    table = Table("rule", "biased", "skips", "from", box=None, pad_edge=False)
+    table = Table("rule", "biased", "r", "an epoch skips", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row.name, "no" if row.unbiased else "yes", row.skips, row.paper)
+        ratio = "" if row.default_ratio is None else f"{row.default_ratio:g}"
+        table.add_row(row.name, "no" if row.unbiased else "yes", ratio, row.skips)
     out.print(table)
+    out.print("The expected gradient of a rule that is not biased is that of full training.")
+    out.print("r is the default of --prune-ratio. Papers and costs: infobatch rules --json")
 
 
 @app.command(
     epilog=examples(
         "infobatch plan losses.npy",
         "infobatch plan losses.csv --column loss --rule tiers",
+        "infobatch plan statistics.npz --column losses",
         "infobatch plan losses.parquet --prune-ratio 0.3 --json",
     )
 )
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="SCORES", help="A .npy, .csv or .parquet file")],
+    file: Annotated[
+        Path, typer.Argument(metavar="SCORES", help="A .npy, .npz, .csv or .parquet file")
+    ],
     rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
     prune_ratio: Annotated[
         float | None,
         typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the scores [default: score, or the only one]")
+        str | None,
+        typer.Option(help="Column, or array, of the scores [default: score, or the only one]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed")] = 0,
     as_json: Json = False,

@@ -15,9 +15,9 @@ from infobatch_lab.commands.sweeps import load, stop_here
 from infobatch_lab.display import duration, out, running
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
+from infobatch_lab.lines import METHOD
 from infobatch_lab.options import in_words
 from infobatch_lab.processes import stop_on_signal
-from infobatch_lab.runs import METHOD
 from infobatch_lab.settings import settings
 from infobatch_lab.subsets import save
 

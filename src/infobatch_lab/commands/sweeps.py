@@ -15,11 +15,12 @@ from infobatch_lab.checkpoints import DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
 from infobatch_lab.display import duration, fetching, running, show, tell
 from infobatch_lab.errors import UserError
+from infobatch_lab.files import check_target
 from infobatch_lab.images import default_folder
 from infobatch_lab.jobs import Event, SweepConfig, run_sweep
+from infobatch_lab.lines import Run
 from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left
 from infobatch_lab.report import write
-from infobatch_lab.runs import Run
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import Pending
 from infobatch_lab.tasks import Task
@@ -46,6 +47,7 @@ def run_cells(
     checkpoint_every: int,
 ) -> list[Run]:
     """Train what the file does not have yet, and what is matched to it; returns all of these."""
+    check_target(file)
     pending = Pending(cells, matching, runs.read_file(file, tell))
     task = load(cells[0].data, data_dir)
     runs.prepare(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from infobatch_lab.comparison import Comparison
-from infobatch_lab.report.figures import Drawing, Sketch, Theme, canvas, rendered
+from infobatch_lab.report.canvas import Drawing, Sketch, Theme, canvas, rendered
 from infobatch_lab.shares import lines_by_share, shares_of
 from infobatch_lab.styles import STYLES
 
