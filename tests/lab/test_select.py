@@ -219,7 +219,7 @@ def test_choosing_that_is_stopped_at_any_moment_goes_on(
     expected = unbroken("d2", digits, tmp_path / "unbroken")
     folder, num_stops, patience = tmp_path / "stopped", 0, 3
     while True:
-        calls = []
+        calls: list[int] = []
 
         def stop(calls: list[int] = calls) -> bool:
             calls.append(1)

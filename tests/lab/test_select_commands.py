@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +24,16 @@ from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import read_digits, with_first
 from infobatch_lab.lines import Run, run_of
 from infobatch_lab.report.page import Section, page
+from infobatch_lab.report.subsets_figure import draw_subsets
 from infobatch_lab.runs import read_file
 from infobatch_lab.settings import Settings, settings, settings_of
+from infobatch_lab.shares import lines_by_share, shares_of
 from infobatch_lab.subsets import Choice, from_file, load, on_subset, save
 from infobatch_lab.sweep import grid, match_of
 from infobatch_lab.tasks import RECIPES
 from infobatch_lab.tasks.classification import Classification
 from tests.lab.lines import line_of
+from tests.lab.lines import save as save_lines
 
 
 def run_with(chosen: Settings, **numbers: Any) -> Run:
@@ -322,3 +328,60 @@ def test_mistakes_are_one_sentence(arguments: tuple[str, ...], sentence: str) ->
 def test_every_method_is_offered() -> None:
     shown = invoke("select", "--help")
     assert all(method in shown.replace("\n", "") for method in METHODS)
+
+
+# The shape of Table 1 -----------------------------------------------------------------------------
+
+
+def at_shares() -> list[Run]:
+    """Two methods and a rule at two shares, and a rule that saves something else; two seeds."""
+    runs = []
+    for seed in range(2):
+        full = replace(FULL, seed=seed)
+        runs.append(run_with(full, accuracy=0.99, train_seconds=10.0))
+        for name, loss in (("random", 0.04), ("dq", 0.02)):
+            for keep in (0.7, 0.5):
+                cell = replace(full, select=name, keep=keep)
+                given = {"accuracy": 0.99 - loss * (1 - keep) - 1e-3 * seed, "train_seconds": 5.0}
+                times = {"collecting_seconds": 2.0, "selecting_seconds": 1.0}
+                runs.append(run_with(cell, num_trained=round(1000 * keep), **given, **times))
+        for ratio, saved in ((0.4, 0.28), (0.45, 0.31), (0.7, 0.5), (0.9, 0.6)):
+            cell = settings("digits", rule="mean", prune_ratio=ratio, epochs=10, seed=seed)
+            runs.append(run_with(cell, num_trained=round(1000 * (1 - saved))))
+        tiers = settings("digits", rule="tiers", epochs=10, seed=seed)
+        runs.append(run_with(tiers, num_trained=600))
+    return runs
+
+
+def test_methods_stand_in_the_column_of_what_they_prune() -> None:
+    (comparison,), _ = compare(at_shares())
+    assert shares_of(comparison) == [0.3, 0.5]
+    lines = lines_by_share(comparison)
+    assert [(line.name, line.is_static) for line in lines] == [
+        ("dq", True), ("random", True), ("mean", False),
+    ]  # fmt: skip
+    ratios = {share: row.method.key.prune_ratio for share, row in lines[2].row_of.items()}
+    assert ratios == {0.3: 0.45, 0.5: 0.7}  # of two that fit the nearer one; 0.6 fits none
+
+
+@pytest.mark.slow
+def test_tables_and_figure_of_subsets(tmp_path: Path) -> None:
+    (comparison,), _ = compare(at_shares())
+    (drawing,) = draw_subsets(comparison, comparison.margin(None))
+    assert drawing.light.startswith(b"\x89PNG")
+    assert "dq at 50%: -1.05; " in drawing.alt
+    assert draw_subsets(rows()["full"].comparison, 0.005) == []  # one method is no comparison
+    file = save_lines(tmp_path / "runs.jsonl", *(line_of_run(run) for run in at_shares()))
+    tables = Path(__file__).parents[2] / "results" / "tables.py"
+    command = [sys.executable, str(tables), "--subsets", str(file)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "| method | chooses | 30% pruned | 50% pruned | seeds |" in shown
+    cells = r"98\.35 \(-0\.65 ± \S+\) \| 97\.95 \(-1\.05 ± \S+\)"
+    assert re.search(rf"^\| `dq` \| once \| {cells} \| 2 \|$", shown, re.MULTILINE)
+    assert "| `dq` | 20.0% | 10.0% | 50.0% | 80% | 2 |" in shown
+
+
+def line_of_run(run: Run) -> dict[str, Any]:
+    assert run.settings is not None
+    names = ("num_trained", "train_seconds", "collecting_seconds", "selecting_seconds")
+    return line_of(run.settings, accuracy=run.value, **{name: getattr(run, name) for name in names})
