@@ -40,10 +40,8 @@ def test_the_laboratory_reads_no_private_attribute_of_the_library() -> None:
             if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
                 named = node.value.func if isinstance(node.value, ast.Call) else node.value
                 owner = named.id if isinstance(named, ast.Name) else ""
-                assert owner in ("self", "cls", "super") or node.attr.startswith("__"), (
-                    path,
-                    node.attr,
-                )
+                is_own = owner in ("self", "cls", "super")
+                assert is_own or node.attr.startswith("__"), (path, node.attr)
 
 
 def test_importing_the_library_loads_no_laboratory() -> None:

@@ -16,7 +16,7 @@ from infobatch import selection
 from infobatch.selection import METHODS
 from infobatch_lab import proxies
 from infobatch_lab.checkpoints import Checkpoint
-from infobatch_lab.choosing import Gathering, StopError, choose, prepared
+from infobatch_lab.choosing import Gathering, StopError, choose, locked, prepared
 from infobatch_lab.errors import UserError
 from infobatch_lab.images import read_digits, with_first
 from infobatch_lab.proxies import ProxyTraining, early_runs_of, proxy_of, trained
@@ -378,3 +378,13 @@ def test_statistics_of_another_network_are_refused(digits: Classification, tmp_p
     file.write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read .*: delete it"):
         choose(cell_of("margin"), digits, tmp_path)
+
+
+def test_one_run_at_a_time_collects(digits: Classification, tmp_path: Path) -> None:
+    """Another one waits for it, and may be stopped while it waits."""
+    cell = cell_of("margin")
+    with locked(tmp_path / f"{proxy_of(cell).name}.lock", lambda _: True):
+        with pytest.raises(StopError):
+            choose(cell, digits, tmp_path, stop=lambda: True)
+        assert not list(tmp_path.glob("*.pt"))
+    choose(cell, digits, tmp_path)
