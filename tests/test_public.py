@@ -36,7 +36,7 @@ def test_the_documented_members() -> None:
     members = {name for name in dir(infobatch.InfoBatch) if not name.startswith("_")}
     assert members == {
         "batch_weights", "batches", "delta", "epoch", "hand_out", "load_scores", "load_state_dict",
-        "metrics", "num_epochs", "num_nonfinite", "num_reported", "num_samples", "num_steps",
+        "metrics", "num_batches", "num_epochs", "num_nonfinite", "num_reported", "num_samples", "num_steps",
         "plan", "rule", "sampler", "savings", "scores", "seed", "set_epoch", "set_step", "shrink",
         "state_dict", "sync", "update", "with_indices",
     }  # fmt: skip
@@ -67,10 +67,12 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "losses",
         "buffer",
         "epoch",
+        "metrics",
         "state",
         "no_compile",
         "pruner",
         "indexed",
+        "official",
         "dataset",
         "schedule",
         "loader",

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 from infobatch.callers import is_starting_workers
 from infobatch.errors import OrderError
 from infobatch.indexed import WithIndices, fetch
+from infobatch.official import instead_of
 from infobatch.plan import Plan
-from infobatch.pruner import Pruner
+from infobatch.pruner import Pruner, progress_of
 from infobatch.rules import Rule
 from infobatch.samplers import Batches, ShardSampler, Shrink
 from infobatch.state import Savings
@@ -89,6 +90,12 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def __len__(self) -> int:
         return self._num_samples
 
+    def __repr__(self) -> str:
+        data = type(self.dataset).__name__
+        if self._own is None:
+            return f"InfoBatch({data} of {self._num_samples} samples, in a DataLoader's worker)"
+        return f"InfoBatch({data}, {progress_of(self._own)})"
+
     def with_indices(self) -> WithIndices:
         """The same data with items (index, item), for a `collate_fn` that reorders a batch.
 
@@ -101,19 +108,31 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         # forwarded: protocols found on the wrapped data set would be taken for ours.
         if hasattr(type(self), name):  # a property that failed: its own error is the one to show
             return object.__getattribute__(self, name)
-        if name.startswith("_") or "dataset" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.dataset, name)
+        is_forwarded = not name.startswith("_") and "dataset" in self.__dict__
+        if is_forwarded and hasattr(self.dataset, name):
+            return getattr(self.dataset, name)
+        hint = instead_of(name)
+        if hint is not None:
+            raise AttributeError(hint)
+        if is_forwarded:
+            return getattr(self.dataset, name)  # its own error
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # What a wrapped data set has is set there, where it has an effect: timm sets `transform`.
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
         wrapped = self.__dict__.get("dataset")
-        is_own = name.startswith("_") or name == "dataset" or hasattr(type(self), name)
-        if not is_own and hasattr(wrapped, name):
+        if is_own or wrapped is None:
+            super().__setattr__(name, value)
+        elif hasattr(wrapped, name):
+            setattr(wrapped, name, value)
+        elif isinstance(wrapped, Subset) and hasattr(wrapped.dataset, name):
             raise AttributeError(
-                f"{name} belongs to the wrapped data set, where setting it here would change "
-                f"nothing: set train_data.dataset.{name}."
+                f"{name} belongs to the data set inside the Subset, which other Subsets may share: "
+                f"set train_data.dataset.dataset.{name}, or give each Subset a data set of its own."
             )
-        super().__setattr__(name, value)
+        else:
+            super().__setattr__(name, value)
 
     # The pruner ----------------------------------------------------------------------------------
 
@@ -198,8 +217,20 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+
+        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
+        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        """
         return self._pruner.metrics
+
+    @property
+    def num_batches(self) -> int:
+        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+
+        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        """
+        return self._pruner.num_batches
 
     @property
     def num_reported(self) -> int:
