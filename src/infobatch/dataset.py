@@ -29,20 +29,26 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         dataset: Your data set, with `__getitem__` and `__len__`.
         num_epochs: How many epochs you train. Give this or `num_steps`.
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
-        delta: The part of the training that may prune; after it every sample is trained.
+        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
+            trained.
         num_steps: How many batches you train, where you count those and not epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
-        seed: Of the random choice and order; the same on all ranks.
+        seed: The seed of the random choice and order of samples; the same on all ranks.
 
     Give `batches()` to your DataLoader, and report one loss per sample to `update()`:
 
     >>> import torch
     >>> train_data = InfoBatch(torch.arange(6.0), num_epochs=10)
     >>> batches = train_data.batches(batch_size=2)
-    >>> for x in torch.utils.data.DataLoader(train_data, batch_sampler=batches):
-    ...     loss = train_data.update((x - 3) ** 2)  # then loss.backward()
-    >>> train_data.epoch
-    1
+    >>> loader = torch.utils.data.DataLoader(train_data, batch_sampler=batches)
+    >>> for epoch in range(10):
+    ...     for x in loader:
+    ...         loss = train_data.update((x - 3) ** 2)  # then loss.backward()
+    ...     metrics = train_data.metrics  # to log
+    >>> train_data.epoch, train_data.savings.fraction > 0
+    (10, True)
+
+    Attributes of your data set (`targets`, `classes`, `transform`) are read and set through it.
 
     """
 
@@ -72,6 +78,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
         self.dataset: Any = dataset
+        """The wrapped data set. Its attributes are read and set through the wrapper, too."""
         self._num_samples = num_samples
         self._own: Pruner | None = Pruner(
             num_samples, num_epochs, prune_ratio, delta, num_steps=num_steps, rule=rule, seed=seed
@@ -286,7 +293,10 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         self._pruner.set_step(num_steps_done)
 
     def load_scores(self, scores: Tensor) -> None:
-        """Start from known scores, NaN where there is none, before the first `update`."""
+        """Start from known scores, NaN where there is none, before the first `update`.
+
+        The first epoch is then pruned like any other.
+        """
         self._pruner.load_scores(scores)
 
     def hand_out(self, indices: Tensor) -> None:
@@ -308,7 +318,11 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         return self._pruner.state_dict() if get_worker_info() is None else {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on where `state_dict()` was taken; refuse the checkpoint of another run."""
+        """Go on where `state_dict()` was taken; refuse the checkpoint of another run.
+
+        `num_epochs` (or `num_steps`) may be larger than it was: the running epoch keeps its plan,
+        and the new length counts from the next one on.
+        """
         if get_worker_info() is None:
             self._pruner.load_state_dict(state)
 

@@ -35,10 +35,11 @@ class Pruner:
         num_samples: The size of the data set.
         num_epochs: How many epochs you train. Give this or `num_steps`.
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
-        delta: The part of the training that may prune; after it every sample is trained.
+        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
+            trained.
         num_steps: How many batches you train, where you count those and not epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
-        seed: Of the random choice and order; the same on all ranks.
+        seed: The seed of the random choice and order of samples; the same on all ranks.
 
     >>> pruner = Pruner(num_samples=4, num_epochs=2)
     >>> pruner.update(torch.ones(4), pruner.plan.indices)
