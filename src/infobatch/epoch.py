@@ -43,6 +43,8 @@ class EpochLosses:
     """float32, on the host; see `no_losses` for where none is known."""
     trained: Tensor | None = None
     """Entries known to be trained, though the losses that other ranks have of them may not be."""
+    scores_given: bool = False
+    """Whether some of them are scores that were given in place of the losses."""
 
     @cached_property
     def known(self) -> Tensor:
@@ -72,6 +74,10 @@ class Epoch:
         self.tracker: Tracker | None = None
         """The iteration that losses in order are reported for."""
         self.num_updates = 0
+        self._num_repeats = 0
+        """Updates with a batch that was reported before."""
+        self.scores_given = resumed_from is not None and resumed_from.scores_given
+        """Whether scores were given in place of losses."""
         self._resumed_from = resumed_from
         self._order = None if resumed_from is None else done_first(resumed_from.done)
         """The entry of the plan that each entry of the epoch is; None: the same one."""
@@ -101,6 +107,11 @@ class Epoch:
     def is_by_index(self) -> bool:
         """Whether the losses so far came with their indices."""
         return self.is_open and self._entry_of is not None
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches were reported in this process."""
+        return self.num_updates - self._num_repeats
 
     @property
     def num_reported(self) -> int:
@@ -226,6 +237,7 @@ class Epoch:
         if arrays is not None and on_host is not None:
             self._num_own += arrays.write_by_index(on_host, losses)
             self.num_updates += 1
+            self._num_repeats += is_repeat
             if self._all_one_by_index:
                 return None
             return torch.from_numpy(arrays.weights.take(on_host))
@@ -233,6 +245,7 @@ class Epoch:
         buffer.write_by_index(entries, losses)
         self._num_own += 0 if is_repeat else len(indices)
         self.num_updates += 1
+        self._num_repeats += is_repeat
         return None if self._all_one_by_index else buffer.weights(entries)
 
     def _open_by_index(self) -> tuple[EntryOf, LossBuffer]:
@@ -326,7 +339,8 @@ class Epoch:
         """Forget what was reported: the epoch stands where it began in this process."""
         self.close()
         self.tracker = self._iteration = self._buffer = self._entry_of = self._shard = None
-        self.num_updates = self._num_own = 0
+        self.num_updates = self._num_repeats = self._num_own = 0
+        self.scores_given = self._resumed_from is not None and self._resumed_from.scores_given
         self._was_disturbed = self._is_in_order = False
 
     def close(self) -> None:
@@ -338,7 +352,7 @@ class Epoch:
         """What all ranks have reported; one collective, where there are several."""
         losses = distributed.merge_losses(self._losses(self._resumed_from), device)
         done = None if self._resumed_from is None else self._resumed_from.done
-        return EpochLosses(losses, done)
+        return EpochLosses(losses, done, self.scores_given)
 
     def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
@@ -367,7 +381,9 @@ class Epoch:
         done = torch.zeros(shard.end, dtype=torch.bool)
         done[shard.start :] = own.repeat_interleave(shard.world_size)[: shard.end - shard.start]
         done = self._in_plan_order(done)
-        return EpochLosses(self._losses(before), done if before is None else done | before.done)
+        if before is not None:
+            done |= before.done
+        return EpochLosses(self._losses(before), done, self.scores_given)
 
     def _losses(self, before: EpochLosses | None) -> Tensor:
         """What was known before and what this rank has reported since, in the plan's order."""

@@ -35,10 +35,11 @@ class Pruner:
         num_samples: The size of the data set.
         num_epochs: How many epochs you train. Give this or `num_steps`.
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
-        delta: The part of the training that may prune; after it every sample is trained.
+        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
+            trained.
         num_steps: How many batches you train, where you count those and not epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
-        seed: Of the random choice and order; the same on all ranks.
+        seed: The seed of the random choice and order of samples; the same on all ranks.
 
     >>> pruner = Pruner(num_samples=4, num_epochs=2)
     >>> pruner.update(torch.ones(4), pruner.plan.indices)
@@ -83,9 +84,14 @@ class Pruner:
         """The weights of the batch reported last, or its size where all of them are 1."""
         self._device = torch.device("cpu")
         self._shrink: Shrink = "epoch"
+        self._num_batches = 0
+        """Of the epoch that ended last; not in checkpoints, since it depends on the ranks."""
         self._num_idle = 0
         """Iterations in a row that reported nothing."""
         self._sampler = ShardSampler(self)
+
+    def __repr__(self) -> str:
+        return f"Pruner({progress_of(self)})"
 
     # Settings ------------------------------------------------------------------------------------
 
@@ -175,7 +181,11 @@ class Pruner:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+
+        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
+        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        """
         running, run = self._running_savings(), self.savings
         epoch = running if running.num_trained else self._state.last_savings
         return {
@@ -183,7 +193,17 @@ class Pruner:
             "infobatch/saved": run.fraction,
             "infobatch/num_trained": run.num_trained,
             "infobatch/num_nonfinite": self.num_nonfinite,
+            **({"infobatch/num_batches": self._num_batches} if self._num_batches else {}),
+            **self._state.metrics.as_dict(),
         }
+
+    @property
+    def num_batches(self) -> int:
+        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+
+        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        """
+        return self._num_batches
 
     @property
     def num_reported(self) -> int:
@@ -270,6 +290,8 @@ class Pruner:
             weights = epoch.record_by_index(recorded, samples, is_repeat=again)
         else:
             weights = epoch.record_in_order(recorded)
+        if scores is not None:
+            epoch.scores_given = True
         if weights is not None:
             self._last_weights, loss = weights, weighted_mean(losses, weights)
         else:
@@ -431,6 +453,7 @@ class Pruner:
             else:
                 result = epoch.merged(self._device)
                 self._state = states.after(state, settings, epoch.plan, result, next_epoch)
+                self._num_batches = epoch.num_batches or self._num_batches
             self._leave_epoch()
             self._check_ranks()
         num_nonfinite = self.num_nonfinite - num_nonfinite
@@ -525,7 +548,7 @@ class Pruner:
             memory = {name: values.clone() for name, values in checkpoint.state.memory.items()}
             self._state = replace(checkpoint.state, scores=scores, memory=memory)
             self._steps_done = checkpoint.steps_done
-            self._loaded, self._last_weights = None, 0
+            self._loaded, self._last_weights, self._num_batches = None, 0, 0
             if checkpoint.running is None:
                 return
             plan, reported = checkpoint.running
@@ -541,7 +564,7 @@ class Pruner:
         # tensor made here would be gone when a spawned process looks for it.
         saved = self.state_dict()
         arrays = {name: values.numpy() for name, values in saved["memory"].items()}
-        saved.update(scores=saved["scores"].numpy(), memory=arrays)
+        saved.update({name: saved[name].numpy() for name in ("scores", "metrics")}, memory=arrays)
         return {
             **self.__dict__,
             "_state": saved,
@@ -555,7 +578,8 @@ class Pruner:
         self.__dict__.update(state)
         saved = dict(state["_state"])
         with on_host():
-            saved["scores"] = torch.from_numpy(saved["scores"])
+            for name in ("scores", "metrics"):
+                saved[name] = torch.from_numpy(saved[name])
             saved["memory"] = {
                 name: torch.from_numpy(values) for name, values in saved["memory"].items()
             }
@@ -565,3 +589,18 @@ class Pruner:
 
     def __copy__(self) -> Pruner:
         return copy.deepcopy(self)  # or two of them would share one sampler
+
+
+def progress_of(pruner: Pruner) -> str:
+    """The size, length, epoch, rule and saving of a run, for `repr`.
+
+    >>> progress_of(Pruner(num_samples=4, num_epochs=2, rule="full"))
+    'num_samples=4, num_epochs=2, epoch=0, rule=Full(), saved=0.0%'
+    """
+    length = f"num_epochs={pruner.num_epochs}"
+    if pruner.num_epochs is None:
+        length = f"num_steps={pruner.num_steps}"
+    return (
+        f"num_samples={pruner.num_samples}, {length}, epoch={pruner.epoch}, rule={pruner.rule!r}, "
+        f"saved={pruner.savings.fraction:.1%}"
+    )

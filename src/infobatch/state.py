@@ -17,16 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from infobatch import metrics as measures
 from infobatch.distributed import has_loss, no_losses
 from infobatch.epoch import EpochLosses
 from infobatch.errors import StateError, warn
+from infobatch.metrics import EpochMetrics
 from infobatch.plan import Plan, draw
 from infobatch.rules import Memory, Rule
 from infobatch.rules.base import check_layout, everything
 from infobatch.scores import merge, unseen
 
-FORMAT = 3
-"""The form of checkpoints; 2 is that of infobatch 0.1."""
+FORMAT = 4
+"""The form of checkpoints; 2 is that of infobatch 0.1, and 3 has no metrics."""
 
 NOTHING = b"-"
 """No losses, packed; torch.load(weights_only=True) refuses empty bytes."""
@@ -93,6 +95,8 @@ class RunState:
     last_savings: Savings = Savings(0, 0)
     """Of the epoch that was trained last."""
     num_nonfinite: int = 0
+    metrics: EpochMetrics = field(default_factory=EpochMetrics)
+    """Of the epoch that ended last."""
     prunes: bool = field(default=True, kw_only=True)
     """Whether this epoch comes before the annealing."""
 
@@ -137,15 +141,22 @@ def after(
     """
     if result.num_done == 0:
         return at_epoch(state, settings, next_epoch)
-    indices, losses = plan.indices, result.losses
+    indices, losses, weights = plan.indices, result.losses, plan.weights
     if not result.known.all():
-        indices, losses = indices[result.known], losses[result.known]
+        known = result.known
+        indices, losses, weights = indices[known], losses[known], weights[known]
     rule, memory = settings.rule, state.memory
     remembered = rule.remember(state.scores, memory, state.epoch, indices, losses)
     if remembered is not memory:
         check_layout(rule, memory, remembered)
         for name, values in remembered.items():
             memory[name].copy_(values)  # ours: it stays as it is when the scores change
+    loss = first_loss = noise = None
+    if rule.unbiased:
+        loss = None if result.scores_given else measures.mean_loss(plan, losses, weights)
+        noise = measures.gradient_noise(losses, weights)
+        first_loss = loss if state.savings.num_full == 0 else state.metrics.first_loss
+    skipped_loss = measures.skipped_loss(plan, state.scores)
     num_nonfinite = merge(state.scores, indices, losses)
     savings = savings_of(plan, result.num_done)
     closed = replace(
@@ -153,6 +164,7 @@ def after(
         savings=state.savings + savings,
         last_savings=savings,
         num_nonfinite=state.num_nonfinite + num_nonfinite,
+        metrics=EpochMetrics(loss, first_loss, noise, skipped_loss),
     )
     return at_epoch(closed, settings, next_epoch)
 
@@ -183,7 +195,9 @@ def to_dict(
         "last_num_trained": state.last_savings.num_trained,
         "last_num_full": state.last_savings.num_full,
         "num_nonfinite": state.num_nonfinite,
+        "metrics": measures.pack(state.metrics),
         "plan": "" if running is None else running[0].fingerprint,
+        "scores_given": int(running is not None and running[1].scores_given),
         **pack(None if running is None else running[1]),
     }
 
@@ -252,13 +266,15 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
             "load the pruner's own entry of the checkpoint."
         )
     written_in = saved["format"]
-    if type(written_in) is not int or written_in not in (2, FORMAT):
+    if type(written_in) is not int or written_in not in (2, 3, FORMAT):
         raise StateError(
             f"the checkpoint has format {_brief(written_in)}, expected {FORMAT}: load it with the "
             "infobatch that wrote it."
         )
     if written_in == 2:
         saved = _from_format_2(saved, settings)
+    if written_in < FORMAT:
+        saved = {**saved, "metrics": measures.pack(EpochMetrics()), "scores_given": 0}
     lengthened = _check_same_run(saved, settings)
     state = RunState(
         _scores(saved["scores"], settings.num_samples),
@@ -269,9 +285,11 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
         Savings(_whole(saved, "num_trained"), _whole(saved, "num_full")),
         Savings(_whole(saved, "last_num_trained"), _whole(saved, "last_num_full")),
         _whole(saved, "num_nonfinite"),
+        _metrics(saved["metrics"]),
         prunes=bool(_whole(saved, "prunes", range(2))),
     )
     losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
+    scores_given = bool(_whole(saved, "scores_given", range(2)))
     if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
         raise StateError(f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.")
     if losses != NOTHING:
@@ -282,7 +300,8 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
                 f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
                 "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
             )
-        running = plan, unpack(losses, trained, len(plan))
+        reported = unpack(losses, trained, len(plan))
+        running = plan, replace(reported, scores_given=scores_given)
     elif lengthened:
         state = at_epoch(state, settings, state.epoch)
     return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
@@ -411,6 +430,13 @@ def _memory(value: object, settings: Settings) -> Memory:
         name: _tensor(value[name], f"memory {name!r}", tuple(known.shape), known.dtype)
         for name, known in layout.items()
     }
+
+
+def _metrics(value: object) -> EpochMetrics:
+    packed = _tensor(value, "metrics", (measures.PACKED_SIZE,), torch.float64)
+    if bool(packed.isinf().any()):
+        raise StateError(f"the checkpoint has infinite metrics: {DAMAGED}.")
+    return measures.unpack(packed)
 
 
 def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, Any]:

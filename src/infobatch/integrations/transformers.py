@@ -221,7 +221,7 @@ class InfoBatchTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs["infobatch/saved"] = self.pruner.savings.fraction
+            logs.update(self.pruner.metrics)
         super().log(logs, start_time)
 
     # A run ---------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ class Visits:
 
     def __init__(self, num_samples: int, methods: Iterable[str] | str = "forgetting") -> None:
         self.num_samples = check_whole("num_samples", num_samples, at_least=1)
+        """The size of the data set."""
         self._needs = {need for method in names(methods) for need in METHODS[method].needs}
         if missing := self._needs - {"correct", "changes"}:
             raise ValueError(
