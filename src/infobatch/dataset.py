@@ -159,6 +159,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         *,
         scores: Tensor | None = None,
         mask: Tensor | None = None,
+        denominators: Tensor | None = None,
     ) -> Tensor:
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
@@ -167,9 +168,15 @@ class InfoBatch(Dataset[Item], Generic[Item]):
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
+            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
+                of these: class weights, or 1 for each target that is not ignored. A sample's score
+                is then its own losses by its own denominators; where these are 0 it keeps the one
+                it had.
 
         """
-        return self._pruner.update(losses, indices, scores=scores, mask=mask)
+        return self._pruner.update(
+            losses, indices, scores=scores, mask=mask, denominators=denominators
+        )
 
     def batches(
         self,

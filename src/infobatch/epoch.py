@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
 from infobatch.errors import OrderError
 from infobatch.plan import Plan
+from infobatch.scores import NO_SCORE
 from infobatch.shard import Shard
 from infobatch.tracking import LoadedBatch, Tracker
 
@@ -48,13 +50,21 @@ class EpochLosses:
 
     @cached_property
     def known(self) -> Tensor:
-        """Which losses are known."""
-        return has_loss(self.losses)
+        """Which losses are known, and are scores: not those of samples that have none."""
+        # Most epochs have no such sample. A look at the smallest loss takes no memory, unlike a
+        # comparison of them all.
+        if np.fmin.reduce(self.losses.numpy()) > NO_SCORE:
+            return self._reported
+        return self._reported & (self.losses != NO_SCORE)
 
     @cached_property
     def done(self) -> Tensor:
         """Which entries were trained."""
-        return self.known if self.trained is None else self.known | self.trained
+        return self._reported if self.trained is None else self._reported | self.trained
+
+    @cached_property
+    def _reported(self) -> Tensor:
+        return has_loss(self.losses)
 
     @cached_property
     def num_done(self) -> int:

@@ -18,7 +18,15 @@ from infobatch import state as states
 from infobatch.callers import LoaderCall, loader_call
 from infobatch.epoch import NO_BATCH, Epoch, on_host
 from infobatch.errors import OrderError, check_fraction, check_whole, warn
-from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
+from infobatch.losses import (
+    as_indices,
+    mean_scores,
+    per_sample,
+    score_per_sample,
+    totals,
+    weighted_mean,
+    weighted_ratio,
+)
 from infobatch.no_compile import no_compile
 from infobatch.plan import Plan
 from infobatch.rules import Rule, resolve
@@ -259,6 +267,7 @@ class Pruner:
         *,
         scores: Tensor | None = None,
         mask: Tensor | None = None,
+        denominators: Tensor | None = None,
     ) -> Tensor:
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
@@ -267,44 +276,77 @@ class Pruner:
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
+            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
+                of these: class weights, or 1 for each target that is not ignored. A sample's score
+                is then its own losses by its own denominators; where these are 0 it keeps the one
+                it had.
 
         """
-        given, losses = losses, per_sample(losses, mask)
-        recorded = losses if scores is None else score_per_sample(scores, losses)
+        if denominators is not None:
+            return self._update_ratio(losses, denominators, indices, scores=scores, mask=mask)
+        rows = per_sample(losses, mask)
+        recorded = rows if scores is None else score_per_sample(scores, rows)
+        weights = self._record(recorded, indices, is_loss=scores is None)
+        if weights is not None:
+            return weighted_mean(rows, weights)
+        # What prunes nothing is to the last bit what it would be without the library.
+        return losses.mean() if mask is None else rows.mean()
+
+    def _update_ratio(
+        self,
+        losses: Tensor,
+        denominators: Tensor,
+        indices: Tensor | Sequence[int] | None,
+        *,
+        scores: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        if mask is not None:
+            raise ValueError(
+                "mask and denominators were both given, expected one of them: set losses and "
+                "denominators to 0 where the mask is 0."
+            )
+        sums, of_samples = totals(losses, denominators)
+        if scores is None:
+            recorded = mean_scores(sums, of_samples)
+        else:
+            recorded = score_per_sample(scores, sums)
+        weights = self._record(recorded, indices, is_loss=False)
+        return weighted_ratio(sums, of_samples, weights).to(losses.dtype)
+
+    def _record(
+        self, recorded: Tensor, indices: Tensor | Sequence[int] | None, *, is_loss: bool
+    ) -> Tensor | None:
+        """Write the scores of a batch down; returns its weights, None where all are 1."""
         loaded = self._loaded if indices is None else None
         if loaded is not None and loaded.weights is not None:  # reported again after its epoch
-            self._last_weights = loaded.take_weights(losses.shape[0])
-            return weighted_mean(losses, self._last_weights)
-        epoch = self._current()
-        self._device = losses.device
+            self._last_weights = weights = loaded.take_weights(recorded.shape[0])
+            return weights
+        epoch = self._epoch or self._current()
+        self._device = recorded.device
         if not self._is_checked:
             self._check_ranks()
         if indices is not None:
-            weights = epoch.record_by_index(recorded, as_indices(indices, losses))
+            weights = epoch.record_by_index(recorded, as_indices(indices, recorded))
         elif loaded is not None:
             if loaded.epoch != self.epoch:
                 raise OrderError(NO_BATCH)
             epoch.check_undisturbed()
             again = loaded.was_reported
-            samples = loaded.take(losses.shape[0])
+            samples = loaded.take(recorded.shape[0])
             weights = epoch.record_by_index(recorded, samples, is_repeat=again)
         else:
             weights = epoch.record_in_order(recorded)
-        if scores is not None:
+        if not is_loss:
             epoch.scores_given = True
-        if weights is not None:
-            self._last_weights, loss = weights, weighted_mean(losses, weights)
-        else:
-            # What prunes nothing is to the last bit what it would be without the library.
-            self._last_weights = losses.shape[0]
-            loss = given.mean() if mask is None else losses.mean()
+        self._last_weights = recorded.shape[0] if weights is None else weights
         self._steps_done += 1
         self._num_idle = 0
         if epoch.is_complete(loaded):
             if loaded is not None:
                 loaded.weights = epoch.weights_by_index(loaded.indices, self._device)
             self._close(self.epoch + 1)
-        return loss
+        return weights
 
     def hand_out(self, indices: Tensor) -> None:
         """Take these samples for the batch in hand; a loader that knows them calls this."""

@@ -212,7 +212,7 @@ def pack(reported: EpochLosses | None) -> dict[str, bytes]:
         return {"losses": NOTHING, "trained": NOTHING}
     end = len(reported.done) - int(reported.done.numpy()[::-1].argmax())
     trained = NOTHING
-    if not torch.equal(reported.done, reported.known):
+    if not torch.equal(reported.done, has_loss(reported.losses)):
         trained = reported.done[:end].numpy().tobytes()
     return {"losses": reported.losses[:end].numpy().tobytes(), "trained": trained}
 
