@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 
@@ -34,4 +35,9 @@ def check_settings(trainer: Any) -> None:
             "several devices share a batch (DataParallel, or tensor, context or sequence "
             "parallelism), expected one process per device with batches of its own: start "
             "with torchrun or accelerate launch."
+        )
+    if "labels" in signature(trainer.token_losses).parameters:
+        raise TypeError(
+            "token_losses takes (outputs, labels), expected (outputs, inputs): write inputs in "
+            'place of labels, and inputs["labels"] where you used them.'
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infobatch.integrations.transformers.loop import INDEX, PrunedLoop
-from infobatch.integrations.transformers.losses import tokens
+from infobatch.integrations.transformers.losses import Heads, Losses, fitting_heads, make_up
 
 
 class InfoBatchTrainer(PrunedLoop):
@@ -24,31 +24,27 @@ class InfoBatchTrainer(PrunedLoop):
     """
 
     _loss_is_known = False
+    _heads: list[str] | None = None
+    """The heads that the loss may be of, as far as the batches so far tell; None: any."""
 
-    def token_losses(
-        self, outputs: Mapping[str, Any], labels: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def token_losses(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Losses:
         """The loss of each target of each sample, and which places are targets.
 
-        Override it if your model has another loss than the cross entropy of its labels. `outputs`
-        are the model's, without its loss; both answers have one row per sample.
+        Override it if your model has a loss that is not known here. `inputs` are what the model was
+        given, with the labels; `outputs` are what it returned, without its loss. Both answers have
+        one row per sample, and the mean over the targets is the loss of the model.
         """
-        logits, log_probs = outputs.get("logits"), outputs.get("log_probs")
-        # Of trl, which needs no logits; beside logits they come from a second pass, for metrics.
-        if log_probs is not None and (log_probs.requires_grad or logits is None):
-            return -log_probs, outputs["label_mask"]
-        if logits is None or labels is None or labels.is_floating_point():
+        heads = self._fitting_heads(outputs, inputs)
+        names = [name for name in heads if self._heads is None or name in self._heads]
+        if not names:
             raise ValueError(
-                "the loss of each sample is not known: it needs labels that are classes or tokens, "
-                "and a model that returns logits (use_liger_kernel=False); for any other loss "
-                "override token_losses()."
+                f"the loss of each sample is not known: the model takes {', '.join(inputs)} and "
+                f"returns {', '.join(outputs)}, which is no head that InfoBatchTrainer knows. "
+                "Override token_losses(outputs, inputs); return the loss of each target, one row "
+                "per sample, and which places are targets (with use_liger_kernel the model returns "
+                "no logits: switch it off)."
             )
-        return tokens(
-            logits,
-            labels,
-            shift=self._loss_shifts_labels,
-            label_smoothing=self.args.label_smoothing_factor,
-        )
+        return heads[names[0]]()
 
     # A step --------------------------------------------------------------------------------------
 
@@ -63,12 +59,14 @@ class InfoBatchTrainer(PrunedLoop):
         indices = inputs.pop(INDEX, None)
         if indices is None:  # an evaluation
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels = inputs.get("labels")
+        given = dict(inputs)  # with label smoothing the Trainer takes the labels out
         with outputs_of(model) as outputs:
             loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         is_pruned = self.pruner.plan.num_pruned > 0
         with torch.set_grad_enabled(is_pruned):
-            losses, targets = self.token_losses(outputs, labels)
+            if not self._loss_is_known:
+                self._narrow_heads(loss, outputs, given, num_items_in_batch)
+            losses, targets = self.token_losses(outputs, given)
         self._check_loss(loss, losses, targets, indices, num_items_in_batch, outputs)
         if self.args.max_steps > 0:
             # An epoch's last step may have fewer batches, and counts like any other.
@@ -97,10 +95,39 @@ class InfoBatchTrainer(PrunedLoop):
         super().log(logs, start_time)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        self._loss_is_known = False
+        self._heads, self._loss_is_known = None, False
         return super().set_initial_training_values(args, dataloader)
 
-    # What cannot be pruned -----------------------------------------------------------------------
+    # Which loss it is ----------------------------------------------------------------------------
+
+    def _fitting_heads(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Heads:
+        config = getattr(self.model, "config", None)
+        return fitting_heads(
+            outputs,
+            inputs,
+            shifts_labels=self._loss_shifts_labels,
+            label_smoothing=self.args.label_smoothing_factor,
+            ignored_pixel=getattr(config, "semantic_loss_ignore_index", 255),
+        )
+
+    def _narrow_heads(
+        self, loss: Tensor, outputs: Mapping[str, Any], inputs: Mapping[str, Any], num_items: Any
+    ) -> None:
+        """Keep the heads whose losses make up the loss of this batch too.
+
+        Mostly one is left after the first batch. Logits that are all equal leave several, which
+        then agree sample by sample as well, so that nothing is lost by looking again.
+        """
+        heads = self._fitting_heads(outputs, inputs)
+        if self._heads is not None:
+            heads = {name: heads[name] for name in self._heads if name in heads}
+        agreeing = [name for name in heads if self._makes_up(loss, *heads[name](), num_items)]
+        if agreeing:  # else the sentence of _check_loss has the numbers
+            self._heads = agreeing
+
+    def _makes_up(self, loss: Tensor, losses: Tensor, targets: Tensor, num_items: Any) -> bool:
+        num_processes = self.accelerator.num_processes
+        return make_up(loss, losses, targets, num_items=num_items, num_processes=num_processes)
 
     def _check_loss(
         self,
@@ -119,19 +146,20 @@ class InfoBatchTrainer(PrunedLoop):
             )
         if self._loss_is_known or not loss.isfinite():  # read on the host once in a run
             return
-        total = torch.where(targets, losses, 0).sum()
-        counts = [targets.sum()] if num_items is None else [targets.sum(), num_items]
-        known = [total / n * k for n in counts for k in (1, self.accelerator.num_processes)]
-        rtol = 1e-4 if loss.dtype == torch.float32 else 1e-2
-        if outputs.get("aux_loss") is not None or not any(
-            torch.isclose(loss.float(), mean.float(), rtol=rtol) for mean in known
-        ):
+        if outputs.get("aux_loss") is not None:
             raise ValueError(
-                f"the loss is {loss.item():.6g}, but {known[0].item():.6g} by the targets of the "
-                "batch, so it has other terms, which would not be weighted: leave them out (aux "
-                "losses, loss_type='dft'), or override token_losses()."
+                "the model adds aux_loss, which belongs to the batch and not to its samples, so it "
+                "cannot be weighted: set output_router_logits=False in its config."
             )
-        self._loss_is_known = True
+        if not self._makes_up(loss, losses, targets, num_items):
+            mean = torch.where(targets, losses, 0).sum() / targets.sum()
+            raise ValueError(
+                f"the loss is {loss.item():.6g}, but {mean.item():.6g} by the targets of the "
+                "batch, so it has other terms, which would not be weighted: leave them out "
+                "(loss_type='dft'), or override token_losses(outputs, inputs) so that the mean of "
+                "what it returns is the loss."
+            )
+        self._loss_is_known = self._heads is None or len(self._heads) == 1
 
 
 @contextmanager
