@@ -125,7 +125,6 @@ def test_full_is_the_run_of_the_trainer_itself(
 
 @pytest.mark.parametrize("model", [llama, bert])
 def test_lighter_batches_keep_the_steps_of_full_training(tmp_path: Path, model: Any) -> None:
-    """And the mean weight of an epoch is 1: with a loss of 1 for all, so is every step's."""
     trainer = trainer_of(model(), tmp_path, kind=Lighter)
     plain = Trainer(model(), arguments(tmp_path / "plain"), trainer.data_collator, sequences())
     trainer.train()
@@ -135,6 +134,19 @@ def test_lighter_batches_keep_the_steps_of_full_training(tmp_path: Path, model: 
         [log["learning_rate"] for log in plain.state.log_history if "loss" in log]
     )
     assert trainer.pruner.savings.fraction > 0.1
+
+
+def test_the_mean_weight_of_lighter_batches_is_1(tmp_path: Path) -> None:
+    """Where every sample costs log 2, so does every epoch, pruned or not."""
+    model = bert()
+    torch.nn.init.zeros_(model.classifier.weight)
+    trainer = trainer_of(model, tmp_path, rule="random-rescaled", kind=Lighter, learning_rate=0.0)
+    trainer.train()
+    losses, sizes = torch.tensor(losses_logged(trainer)), [len(s.indices) for s in trainer.steps]
+    of_epoch = (losses * torch.tensor(sizes)).view(NUM_EPOCHS, -1).sum(1)
+    num_kept = torch.tensor(sizes).view(NUM_EPOCHS, -1).sum(1)
+    assert num_kept.min() < 50
+    torch.testing.assert_close(of_epoch / num_kept, torch.tensor(2.0).log().expand(NUM_EPOCHS))
 
 
 def test_too_few_samples_for_lighter_batches_are_a_sentence(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ functions here stop before the sum. Each returns the losses, with one row per sa
 places are targets; the mean over the targets is the loss of the head.
 
 The class of a model does not tell which head it has: of two language models one shifts the labels
-and the other does not. So `fitting_heads` gives every head that fits the shapes, and `make_up` tells
-whether its losses make up the model's own loss.
+and the other does not. So `fitting_heads` gives every head that fits the shapes, and the right one
+is the one whose losses make up the model's own loss (`make_up`).
 """
 
 from __future__ import annotations

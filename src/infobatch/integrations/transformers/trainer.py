@@ -62,10 +62,11 @@ class InfoBatchTrainer(PrunedLoop):
         given = dict(inputs)  # with label smoothing the Trainer takes the labels out
         with outputs_of(model) as outputs:
             loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-        is_pruned = self.pruner.plan.num_pruned > 0
+        if not self._loss_is_known:
+            self._narrow_heads(loss, outputs, given, num_items_in_batch)
+        # The plan of this batch: the update of an epoch's last batch moves on to the next one.
+        is_pruned, scale = self.pruner.plan.num_pruned > 0, self._scale
         with torch.set_grad_enabled(is_pruned):
-            if not self._loss_is_known:
-                self._narrow_heads(loss, outputs, given, num_items_in_batch)
             losses, targets = self.token_losses(outputs, given)
         self._check_loss(loss, losses, targets, indices, num_items_in_batch, outputs)
         if self.args.max_steps > 0:
@@ -79,7 +80,7 @@ class InfoBatchTrainer(PrunedLoop):
             total = of_sample.detach().sum()
             # A batch may be learned to the last bit: avoid 0 / 0.
             per_target = torch.where(total == 0, 0, loss.detach() / total)
-            loss = (of_sample * self.pruner.batch_weights * self._scale).sum() * per_target
+            loss = (of_sample * self.pruner.batch_weights * scale).sum() * per_target
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -110,13 +111,14 @@ class InfoBatchTrainer(PrunedLoop):
             ignored_pixel=getattr(config, "semantic_loss_ignore_index", 255),
         )
 
+    @torch.no_grad()
     def _narrow_heads(
         self, loss: Tensor, outputs: Mapping[str, Any], inputs: Mapping[str, Any], num_items: Any
     ) -> None:
         """Keep the heads whose losses make up the loss of this batch too.
 
-        Mostly one is left after the first batch. Logits that are all equal leave several, which
-        then agree sample by sample as well, so that nothing is lost by looking again.
+        Mostly the first batch leaves one. A model that starts with equal logits leaves several,
+        until it has learned something.
         """
         heads = self._fitting_heads(outputs, inputs)
         if self._heads is not None:
