@@ -14,9 +14,10 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
 
+from infobatch_lab.fields import Value
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import Difference, difference
 from infobatch_lab.styles import STYLES
 
@@ -169,15 +170,28 @@ class Comparison:
 
     def seconds(self, method: Method) -> list[tuple[float, float]]:
         """Those of full training and of a method, for each seed run with both on one machine."""
-        full_of = {run.seed: run for run in self.full.runs} if self.full else {}
         return [
             (full.train_seconds, run.train_seconds)
+            for full, run in self.timed(method)
+            if full.train_seconds is not None and run.train_seconds is not None
+        ]
+
+    def timed(self, method: Method) -> list[tuple[Run, Run]]:
+        """The runs of full training and of a method whose times are compared, seed by seed."""
+        full_of = {run.seed: run for run in self.full.runs} if self.full else {}
+        return [
+            (full, run)
             for run in method.runs
             if (full := full_of.get(run.seed)) is not None
             and full.machine == run.machine
-            and full.train_seconds is not None
-            and run.train_seconds is not None
+            and None not in (full.train_seconds, run.train_seconds)
         ]
+
+    def is_crowded(self, method: Method) -> bool:
+        """Whether the machine had more work than cores while some of the compared runs were
+        timed, so that the times may say more about that work.
+        """
+        return any(run.is_crowded for pair in self.timed(method) for run in pair)
 
     def difference(self, method: Method, margin: float) -> Difference | None:
         """To full training; None for full training itself, and where there are no runs of it."""
@@ -236,6 +250,11 @@ class Row:
     def time_saved(self) -> float | None:
         return self.comparison.time_saved(self.method)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its time saved is to be read with caution."""
+        return not self.is_reference and self.comparison.is_crowded(self.method)
+
     def as_dict(self) -> dict[str, Any]:
         """For a script; what is not known is None."""
         method, key, found = self.method, self.method.key, self.difference
@@ -254,6 +273,7 @@ class Row:
             "spread": method.spread,
             "samples_saved": self.samples_saved,
             "time_saved": self.time_saved,
+            "is_crowded": self.is_crowded,
             "overhead": method.overhead,
             "difference": None if found is None else found.mean,
             "interval": None if found is None or found.low is None else [found.low, found.high],
@@ -338,6 +358,14 @@ def place_of(method: Method) -> tuple[Any, ...]:
     return not method.is_main, known, key.rule, key.match_forwards or "", *variant
 
 
+CROWD_MARK = "\N{DOUBLE DAGGER}"
+CROWDED = "The machine had more work than cores during some of these runs: do not rely on the time."
+SEVERAL_MACHINES = (
+    "These runs come from several machines, or used several numbers of threads: times are compared "
+    "where they agree."
+)
+
+
 # Titles -------------------------------------------------------------------------------------------
 
 ALWAYS_IN_TITLE = ("data", "model", "optimizer", "epochs")
@@ -373,7 +401,12 @@ def titles(settings: Sequence[Mapping[str, Value]]) -> list[str]:
 
 def slug(number: int, title: str) -> str:
     """A title as a name of files and anchors: `slug(1, "digits · tiny")` is "1-digits-tiny"."""
-    return f"{number}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
+    return f"{number}-{slug_of(title)}"
+
+
+def slug_of(text: str) -> str:
+    """A text with nothing but letters, digits and hyphens: it may come from anybody's file."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
 
 
 def said(name: str, value: Value) -> str:

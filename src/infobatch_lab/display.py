@@ -13,7 +13,7 @@ from rich.table import Table
 
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
-from infobatch_lab.comparison import Comparison, Row
+from infobatch_lab.comparison import CROWD_MARK, CROWDED, SEVERAL_MACHINES, Comparison, Row
 from infobatch_lab.download import Fetching
 from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
@@ -22,9 +22,11 @@ from infobatch_lab.processes import rank
 from infobatch_lab.settings import Settings
 from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
+from infobatch_lab.visible import visible
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names come from files: brackets and colons in them are no style and no emoji.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 NONE = "\N{EN DASH}"
 
@@ -32,7 +34,7 @@ NONE = "\N{EN DASH}"
 def tell(sentence: str) -> None:
     """Print a sentence for people on stderr, beside the results."""
     if rank() == 0:
-        err.print(f"infobatch: {sentence}", markup=False, soft_wrap=True)
+        err.print(f"infobatch: {visible(sentence)}", soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -123,13 +125,24 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
             *(VARIED[name](row) for name in varied),
             value_and_spread(metric, row),
             f"{row.samples_saved:.1%}",
-            NONE if row.time_saved is None else f"{row.time_saved:.1%}",
+            time_saved(row),
             NONE if method.overhead is None else f"{method.overhead:.2%}",
             str(len(method.runs)),
         )
     out.print(table)
     if any(row.method.match_forwards for row in rows):
-        out.print("† full training cut to as many forward passes")
+        out.print("† Full training was cut to as many forward passes as that rule made.")
+    if any(row.is_crowded for row in rows):
+        out.print(f"{CROWD_MARK} {CROWDED}")
+    if any(len(comparison.machines) > 1 for comparison in comparisons):
+        out.print(SEVERAL_MACHINES)
+
+
+def time_saved(row: Row) -> str:
+    """The part of full training's time, marked where it is to be read with caution."""
+    if row.time_saved is None or row.is_reference:
+        return NONE
+    return f"{row.time_saved:.1%}" + f" {CROWD_MARK}" * row.is_crowded
 
 
 def show_frontiers(frontiers: Sequence[Frontier]) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from infobatch_lab.comparison import Comparison, Method, MethodKey, key_of, place_of, slug, titles
+from infobatch_lab.fields import Value
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import LOSSLESS, UNDECIDED, WORSE, Difference, difference
 
 FREE = ("epochs", "batch_size", "lr")

@@ -18,9 +18,9 @@ import torch
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError, DiscardedCheckpoint
 from infobatch_lab.errors import UserError
+from infobatch_lab.lines import Line, run_of
 from infobatch_lab.processes import stop_on_signal
 from infobatch_lab.queue import wait_while_paused
-from infobatch_lab.runs import Line, run_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import Pending
 from infobatch_lab.tasks import Task

@@ -144,14 +144,14 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
     """The settings of a finished run; None if its line does not say all of them, or names a data
     set or a rule that there is no more.
     """
-    line = upgraded(line)
     try:
+        line = upgraded(line)
         recipe = tasks.find(line["data"])
         own = {name: line["options"][name] for name in declared(recipe.task.Options)}
         chosen = Settings(
             **{name: line[name] for name in declared(Settings)},
             options=recipe.task.Options(**own),
-            match_forwards=line["match_forwards"],
+            match_forwards=line["match_forwards"] or None,
         )
     except (AttributeError, KeyError, TypeError, UserError):
         return None
@@ -174,7 +174,8 @@ def upgraded(line: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         own = {**defaults_of(tasks.find(line["data"]).task.Options), **line["options"]}
     except (AttributeError, KeyError, TypeError, UserError):
-        return line  # not known here; those who need more will say so
+        # A data set that is not known here, say of somebody's own loop, has no other defaults.
+        return {"shrink": "epoch", "options": {}, **line}
     return {**defaults_of(Settings), **line, "options": own}
 
 

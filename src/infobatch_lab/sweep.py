@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from infobatch_lab import rules
+from infobatch_lab.lines import Run
 from infobatch_lab.rules import DELTA
-from infobatch_lab.runs import Run
 from infobatch_lab.settings import SHRINK, Settings, settings
 
 SWEPT = ("optimizer", "rule", "prune_ratio", "delta", "shrink")

@@ -22,9 +22,9 @@ from infobatch.schedule import Schedule
 from infobatch_lab import rules
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.lines import FORMAT, Line
 from infobatch_lab.processes import all_agree_to_stop, rank, total, world_size
-from infobatch_lab.provenance import provenance
-from infobatch_lab.runs import FORMAT, Line
+from infobatch_lab.provenance import load_average, provenance
 from infobatch_lab.seeding import generator, seed_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.tasks import Forward, Task
@@ -308,6 +308,7 @@ def train(
     The checkpoint stays until the line is safe: then call `checkpoint.delete()`.
     """
     training = task.training(settings, workers=workers)
+    load = {"start": load_average()}
     if checkpoint.resume and checkpoint.path.exists():
         checkpoint.load_into(training)
     log = tensorboard_log(tensorboard)
@@ -332,7 +333,9 @@ def train(
         training.model.eval()
         with own_random_numbers("figures", settings.seed):
             task.figures(training.model, settings, figures)
-    return training.result()
+    # Times of a machine that had other work are marked by it. It is no part of the machine's name,
+    # by which times are compared.
+    return {**training.result(), "load": {**load, "end": load_average()}}
 
 
 def tensorboard_log(folder: Path | None) -> Callable[[dict[str, Any]], None]:

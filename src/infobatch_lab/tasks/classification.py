@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from infobatch.mixing import Mixed
-from infobatch_lab import images, models
+from infobatch_lab import images, models, own_images
 from infobatch_lab.augment import crop_and_flip, mean_and_std, mix, normalise
 from infobatch_lab.download import Fetching
 from infobatch_lab.images import ImageData
@@ -163,4 +163,6 @@ RECIPES: dict[str, Recipe] = {
         images.read_tiny_imagenet, "tiny-imagenet-200/{train,val}", "resnet50", 200, 128
     ),
     "folder:": recipe(images.read_folder, "", "resnet18", 30, 64),
+    "npz:": recipe(own_images.read_npz, "", "resnet18", 30, 64),
+    "hf:": recipe(own_images.read_saved, "", "resnet18", 30, 64),
 }
