@@ -306,7 +306,8 @@ class InfoBatchTrainer(transformers.Trainer):
         if not path.exists():
             raise StateError(
                 f"{resume_from_checkpoint} has no {STATE_FILE}: resume from a checkpoint that an "
-                "InfoBatchTrainer wrote (without save_only_model)."
+                "InfoBatchTrainer wrote (without save_only_model).",
+                "trainer-checkpoint",
             )
         pruner = self.pruner
         pruner.load_state_dict(torch.load(path, weights_only=True))
@@ -318,7 +319,8 @@ class InfoBatchTrainer(transformers.Trainer):
             raise StateError(
                 f"the checkpoint is in the middle of epoch {pruner.epoch}, after "
                 f"{pruner.num_reported} samples, which is no whole number of steps here: resume "
-                "with the same batch size, number of processes and gradient accumulation."
+                "with the same batch size, number of processes and gradient accumulation.",
+                "trainer-checkpoint",
             )
         return pruner.epoch, num_batches
 
