@@ -18,7 +18,7 @@ from infobatch import OrderError, StateError
 SOURCE = Path(infobatch.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
 KINDS = ("OrderError", "StateError", "infobatch.OrderError", "infobatch.StateError")
-MESSAGE_END = re.compile(r" \(see docs/troubleshooting\.md#([a-z-]+)\)$")
+MESSAGE_END = re.compile(r" \(see docs/troubleshooting\.md#([a-z-]+)\)\.$")
 
 
 @functools.cache
@@ -93,5 +93,5 @@ def test_an_exception_can_be_made_again_from_its_message(
 ) -> None:
     """Worker processes send pickles, and torch raises `type(error)(message)` for its workers'."""
     error = kind("3 samples were fetched.", "dropped-batch")
-    message = "3 samples were fetched. (see docs/troubleshooting.md#dropped-batch)"
+    message = "3 samples were fetched (see docs/troubleshooting.md#dropped-batch)."
     assert str(error) == str(pickle.loads(pickle.dumps(error))) == str(kind(str(error))) == message

@@ -24,7 +24,9 @@ class StateError(ValueError):
 
 def _with_entry(sentence: str, entry: str) -> str:
     # Without an entry when an exception is made again from its message: by pickle, or by torch.
-    return f"{sentence} (see docs/troubleshooting.md#{entry})" if entry else sentence
+    if not entry:
+        return sentence
+    return f"{sentence.removesuffix('.')} (see docs/troubleshooting.md#{entry})."
 
 
 def check_whole(name: str, value: object, *, at_least: int | None = None) -> int:
