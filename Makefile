@@ -16,9 +16,9 @@ test: lint
 test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# Of the library, by the fast tests.
+# Of the library, by its fast tests.
 coverage: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --ignore tests/lab tests src/infobatch
 
 # The library alone, with one torch and NumPy: `make test-core TORCH=2.8.0 NUMPY=2.2.6`.
 test-core: $(CORE)/installed
