@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Name the pages of the navigation as the site has them."""
+    """Name the pages of the navigation as the site has them, and list folders."""
     config.nav = _translated(config.nav)
     return config
 
@@ -103,4 +103,9 @@ def _translated(nav: object) -> object:
         return {title: _translated(value) for title, value in nav.items()}
     if isinstance(nav, list):
         return [_translated(value) for value in nav]
-    return _on_site(str(nav))
+    path = str(nav)
+    if path.endswith("/"):
+        return [
+            {file.name: _on_site(path + file.name)} for file in sorted(ROOT.glob(f"{path}*.py"))
+        ]
+    return _on_site(path)
