@@ -23,7 +23,7 @@ NUMBERS = {"Three": 3, "Four": 4, "Five": 5, "Six": 6}
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")  # what Lightning has to say
 @pytest.mark.filterwarnings("ignore:.*smaller than the logging interval")
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of(page)
@@ -33,7 +33,7 @@ def test_the_code_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(code_of(kind, text), page.name, "exec", dont_inherit=True), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_links_of(page: Path) -> None:
     targets = re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
