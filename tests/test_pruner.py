@@ -438,7 +438,7 @@ def test_a_seed_is_a_whole_number() -> None:
         ),
         (torch.ones(2), {"indices": [0, 1], "scores": [1.0, 1.0]}, TypeError, "scores is list"),
         (torch.ones(2), {"indices": [0, 1], "mask": torch.ones(3)}, ValueError, "mask is shaped"),
-        (torch.ones(2), {}, OrderError, "no batch is in hand"),
+        (torch.ones(2), {}, OrderError, "no batch is waiting for its losses"),
     ],
 )
 def test_a_refused_update_changes_nothing(

@@ -147,8 +147,9 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def _pruner(self) -> Pruner:
         if self._own is None:
             raise OrderError(
-                "this InfoBatch is the copy of a DataLoader's worker, which has the data alone: "
-                "prune and report in the process that trains."
+                "this InfoBatch is a copy inside a DataLoader worker, which has only the data: "
+                "prune and report in the process that trains.",
+                "worker-copy",
             )
         return self._own
 
@@ -206,7 +207,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def batch_weights(self) -> Tensor:
-        """The weights of the batch in hand, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
         return self._pruner.batch_weights
 
     @property
@@ -307,7 +308,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         self._pruner.load_scores(scores)
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        """Take these samples for the current batch; a loader that knows them calls this."""
         self._pruner.hand_out(indices)
 
     def sync(self) -> None:

@@ -170,7 +170,8 @@ class Epoch:
         if self._shard is not None and self._shard.world_size != shard.world_size:
             raise OrderError(
                 f"epoch {self.plan.epoch} was begun with indices of the whole plan, and goes on "
-                "with this rank's part of it: give each epoch to one loader, or call set_epoch()."
+                "with this rank's part of it: give each epoch to one loader, or call set_epoch().",
+                "whole-epoch",
             )
 
     def disturb(self) -> None:
@@ -195,7 +196,7 @@ class Epoch:
         """Write the next losses in order down; returns their weights, None where all are 1."""
         tracker = self.tracker
         if tracker is None:
-            raise OrderError(NO_BATCH)
+            raise OrderError(NO_BATCH, "no-batch")
         if self._was_disturbed:
             self.check_undisturbed()
         if not self._is_in_order:
@@ -224,7 +225,8 @@ class Epoch:
             raise OrderError(
                 "a second iteration over the training data began while this one was running, so it "
                 "is not known which batch these losses belong to: peek at a batch before or after "
-                "an epoch, or give update() the indices of the batch."
+                "an epoch, or give update() the indices of the batch.",
+                "two-iterations",
             )
 
     def record_by_index(
@@ -260,7 +262,7 @@ class Epoch:
 
     def _open_by_index(self) -> tuple[EntryOf, LossBuffer]:
         if self.is_open:
-            raise OrderError(self._mixed("without"))
+            raise self._mixed("without")
         self._world_size = distributed.world_size()
         if self._shard is None:
             self._shard = self.shard(sharded=False)
@@ -276,21 +278,23 @@ class Epoch:
 
     def _check_in_order(self) -> None:
         if self.is_open:
-            raise OrderError(self._mixed("with"))
+            raise self._mixed("with")
         assert self._shard is not None
         self._entry_of = self._buffer = None
         self._world_size = distributed.world_size()
         if self._shard.world_size < self._world_size:
             raise OrderError(
-                f"this loader reads the whole epoch, of which this is one of {self._world_size} "
-                "ranks: give update() the indices of the batch, or read this rank's part of it "
-                "(sharded=True, train_data.sampler)."
+                f"this loader reads the whole epoch on each of {self._world_size} ranks: "
+                "give update() the indices of the batch, or read this rank's part of it "
+                "(sharded=True, train_data.sampler).",
+                "whole-epoch",
             )
 
-    def _mixed(self, how: str) -> str:
-        return (
+    def _mixed(self, how: str) -> OrderError:
+        return OrderError(
             f"epoch {self.plan.epoch} was begun {how} indices: report all batches of an epoch in "
-            "the same way."
+            "the same way.",
+            "mixed-reports",
         )
 
     def _make_buffer(self, *, in_order: bool = False) -> LossBuffer:
@@ -423,7 +427,8 @@ def done_first(done: Tensor) -> Tensor | None:
 
 
 NO_BATCH = (
-    "no batch is in hand: give the loader batch_sampler=train_data.batches(batch_size) (or use "
-    "infobatch.DataLoader, or give update() the indices of the batch), report a batch once, and "
-    "weigh a second loss of the same batch with batch_weights."
+    "no batch is waiting for its losses: give the loader "
+    "batch_sampler=train_data.batches(batch_size) (or use infobatch.DataLoader, or give update() "
+    "the indices of the batch), report a batch once, and weigh a second loss of the same batch "
+    "with batch_weights."
 )

@@ -226,7 +226,7 @@ class Pruner:
     @property
     @no_compile
     def batch_weights(self) -> Tensor:
-        """The weights of the batch in hand, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
         epoch, loaded = self._epoch, self._loaded
         if loaded is not None:
             if loaded.is_new:
@@ -240,13 +240,14 @@ class Pruner:
                 raise OrderError(
                     "batch_weights was read before update(losses, indices), when the samples of "
                     "the batch were not known: call update first, then batch_weights is for the "
-                    "same batch."
+                    "same batch.",
+                    "weights-before-update",
                 )
         last = self._last_weights
         if isinstance(last, Tensor):
             return last.clone()
         if last == 0:
-            raise OrderError(NO_BATCH)
+            raise OrderError(NO_BATCH, "no-batch")
         return torch.ones(last, dtype=torch.float32, device=self._device)
 
     def shard(self, *, sharded: bool) -> Shard:
@@ -330,7 +331,7 @@ class Pruner:
             weights = epoch.record_by_index(recorded, as_indices(indices, recorded))
         elif loaded is not None:
             if loaded.epoch != self.epoch:
-                raise OrderError(NO_BATCH)
+                raise OrderError(NO_BATCH, "no-batch")
             epoch.check_undisturbed()
             again = loaded.was_reported
             samples = loaded.take(recorded.shape[0])
@@ -349,7 +350,7 @@ class Pruner:
         return weights
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        """Take these samples for the current batch; a loader that knows them calls this."""
         self._loaded = LoadedBatch(indices, self.epoch, before=self._loaded)
 
     # An epoch ------------------------------------------------------------------------------------
@@ -373,7 +374,8 @@ class Pruner:
         if self.savings.num_trained:
             raise OrderError(
                 "load_scores() came after the first update(), which brings scores of its own: call "
-                "it before training, or resume with load_state_dict()."
+                "it before training, or resume with load_state_dict().",
+                "late-scores",
             )
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (self.num_samples,):
             given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -434,7 +436,8 @@ class Pruner:
                 raise OrderError(
                     "the loader reads a Subset of this InfoBatch (random_split makes one, too), "
                     "where its indices mean other samples: take the subset first, and wrap that: "
-                    "InfoBatch(Subset(dataset, indices), num_epochs)."
+                    "InfoBatch(Subset(dataset, indices), num_epochs).",
+                    "subset",
                 )
 
     def _end_earlier_iteration(self, call: LoaderCall | None) -> bool:

@@ -255,7 +255,8 @@ def from_dict(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
         reason = f"no {error}" if isinstance(error, KeyError) else f"a {type(error).__name__}"
         raise StateError(
             f"state is not what state_dict() returns ({reason}): load the pruner's own entry of "
-            f"the checkpoint; if this is it, {DAMAGED}."
+            f"the checkpoint; if this is it, {DAMAGED}.",
+            "not-a-state",
         ) from error
 
 
@@ -263,13 +264,15 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     if not isinstance(saved, Mapping) or "format" not in saved:
         raise StateError(
             f"state is not what state_dict() returns (a {type(saved).__name__} without a format): "
-            "load the pruner's own entry of the checkpoint."
+            "load the pruner's own entry of the checkpoint.",
+            "not-a-state",
         )
     written_in = saved["format"]
     if type(written_in) is not int or written_in not in (2, 3, FORMAT):
         raise StateError(
             f"the checkpoint has format {_brief(written_in)}, expected {FORMAT}: load it with the "
-            "infobatch that wrote it."
+            "infobatch that wrote it.",
+            "newer-checkpoint",
         )
     if written_in == 2:
         saved = _from_format_2(saved, settings)
@@ -291,14 +294,18 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
     scores_given = bool(_whole(saved, "scores_given", range(2)))
     if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
-        raise StateError(f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.")
+        raise StateError(
+            f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.",
+            "damaged-checkpoint",
+        )
     if losses != NOTHING:
         # The epoch keeps its plan, even where a longer run would prune it.
         plan = plan_of(state, settings)
         if plan.fingerprint != saved["plan"]:
             raise StateError(
                 f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
-                "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+                "checkpoint's: resume with the torch that wrote it, or from an epoch's end.",
+                "another-torch",
             )
         reported = unpack(losses, trained, len(plan))
         running = plan, replace(reported, scores_given=scores_given)
@@ -314,7 +321,8 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
     if not is_whole or (trained != NOTHING and len(trained) != num_losses):
         raise StateError(
             f"the checkpoint has {len(losses)} bytes of losses and {len(trained)} of what was "
-            f"trained for an epoch of {num_entries} samples: {DAMAGED}."
+            f"trained for an epoch of {num_entries} samples: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     whole = no_losses(num_entries)
     whole[:num_losses] = torch.frombuffer(bytearray(losses), dtype=torch.float32)
@@ -326,7 +334,10 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
     reported = EpochLosses(whole, done)
     # The last entry packed is always one that is done.
     if not are_flags or not reported.done[num_losses - 1]:
-        raise StateError(f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.")
+        raise StateError(
+            f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.",
+            "damaged-checkpoint",
+        )
     return reported
 
 
@@ -358,7 +369,8 @@ def _other_run(name: str, saved: object, own: object) -> StateError:
     found = saved if type(saved) is type(own) else _brief(saved)
     return StateError(
         f"the checkpoint has {name} {found}, this run {own}: resume with the same {name}, or start "
-        "anew without the checkpoint."
+        "anew without the checkpoint.",
+        "another-run",
     )
 
 
@@ -377,7 +389,8 @@ def _whole(saved: Mapping[str, Any], name: str, expected: range | None = COUNTS)
     if type(value) is not int or (expected is not None and value not in expected):
         span = "" if expected is None else f" from {expected[0]} to {expected[-1]}"
         raise StateError(
-            f"the checkpoint has {name} {_brief(value)}, expected a whole number{span}: {DAMAGED}."
+            f"the checkpoint has {name} {_brief(value)}, expected a whole number{span}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value
 
@@ -386,7 +399,8 @@ def _bytes(saved: Mapping[str, Any], name: str) -> bytes:
     value = saved[name]
     if not isinstance(value, bytes):
         raise StateError(
-            f"the checkpoint has a {type(value).__name__} as {name}, expected bytes: {DAMAGED}."
+            f"the checkpoint has a {type(value).__name__} as {name}, expected bytes: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value
 
@@ -396,18 +410,21 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
     if not isinstance(value, Tensor):
         raise StateError(
             f"state is not what state_dict() returns ({name} is a {type(value).__name__}): load "
-            "the pruner's own entry of the checkpoint."
+            "the pruner's own entry of the checkpoint.",
+            "not-a-state",
         )
     is_strided = value.layout is torch.strided and not value.is_nested
     if not is_strided or value.is_quantized or value.is_meta:
         raise StateError(
             f"the checkpoint has {name} as a sparse, nested, quantized or meta tensor, expected a "
-            f"plain one: {DAMAGED}."
+            f"plain one: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     if tuple(value.shape) != shape or value.dtype != dtype:
         raise StateError(
             f"the checkpoint has {name} of shape {tuple(value.shape)} and {value.dtype}, expected "
-            f"{shape} and {dtype}: {DAMAGED}."
+            f"{shape} and {dtype}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value.detach().cpu()
 
@@ -415,7 +432,7 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
 def _scores(value: object, num_samples: int) -> Tensor:
     scores = _tensor(value, "scores", (num_samples,), torch.float32)
     if np.isinf(scores.numpy()).any():
-        raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.")
+        raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.", "damaged-checkpoint")
     return scores
 
 
@@ -424,7 +441,8 @@ def _memory(value: object, settings: Settings) -> Memory:
     if not isinstance(value, Mapping) or value.keys() != layout.keys():
         names = sorted(value) if isinstance(value, Mapping) else type(value).__name__
         raise StateError(
-            f"the checkpoint remembers {names} for the rule, expected {sorted(layout)}: {DAMAGED}."
+            f"the checkpoint remembers {names} for the rule, expected {sorted(layout)}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return {
         name: _tensor(value[name], f"memory {name!r}", tuple(known.shape), known.dtype)
@@ -446,7 +464,8 @@ def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, An
     if memory and memory.keys() != layout.keys():
         raise StateError(
             f"the checkpoint is of infobatch 0.1, where {saved['rule']} remembered other things: "
-            "resume it with infobatch 0.1, or start anew without the checkpoint."
+            "resume it with infobatch 0.1, or start anew without the checkpoint.",
+            "older-checkpoint",
         )
     running = _unpack_2(saved["running"])
     packed = {"losses": NOTHING, "trained": NOTHING}

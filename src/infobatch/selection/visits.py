@@ -97,7 +97,8 @@ class Visits:
         if len(state["num_visits"]) != self.num_samples:
             raise StateError(
                 f"state has visits of {len(state['num_visits'])} samples, expected "
-                f"{self.num_samples}: it belongs to another data set."
+                f"{self.num_samples}: it belongs to another data set.",
+                "other-statistics",
             )
         self._num_visits = state["num_visits"].clone()
         self._correct = [row.clone() for row in state["correct"].unbind(1)]
