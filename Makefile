@@ -2,12 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# The oldest that pyproject.toml allows, for `make test-core`.
+# The oldest that pyproject.toml allows, for `make test-oldest`.
 TORCH ?= 2.6.0
 NUMPY ?= 1.26.4
 CORE := $(VENV)-torch-$(TORCH)
 
-.PHONY: test test-fast test-core coverage lint docs docs-serve dist demo bench clean
+.PHONY: test test-fast test-core test-oldest coverage lint docs docs-serve dist demo bench clean
 
 # On both cores, a file of tests to a process.
 test: lint
@@ -19,6 +19,8 @@ test-fast: $(VENV)/installed
 # Of the library, by its fast tests.
 coverage: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --ignore tests/lab tests src/infobatch
+
+test-oldest: test-core
 
 # The library alone, with one torch and NumPy: `make test-core TORCH=2.8.0 NUMPY=2.2.6`.
 test-core: $(CORE)/installed
