@@ -59,7 +59,7 @@ KINDS = (
     ),
     Kind(
         "progress",
-        "The way there",
+        "{Metric} during training",
         "{Metric} as training goes on, by samples trained so far; means over the seeds. The first "
         "epochs may be outside the picture.",
         "It needs runs with a history of their epochs.",
