@@ -321,8 +321,8 @@ class Pruner:
         """Write the scores of a batch down; returns its weights, None where all are 1."""
         loaded = self._loaded if indices is None else None
         if loaded is not None and loaded.weights is not None:  # reported again after its epoch
-            self._last_weights = weights = loaded.take_weights(recorded.shape[0])
-            return weights
+            self._last_weights = loaded.take_weights(recorded.shape[0])
+            return self._last_weights
         epoch = self._epoch or self._current()
         self._device = recorded.device
         if not self._is_checked:
