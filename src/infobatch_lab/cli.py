@@ -6,6 +6,7 @@ stopped by Ctrl-C. The options of a run are derived from `Settings` and from the
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -49,6 +50,9 @@ from infobatch_lab.settings import settings
 from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
 from infobatch_lab.training import Stopped, train
 
+DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+"""Errors of writing, which do not name the file."""
+
 DEMO_RUNS = "demo.jsonl"
 """Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
 
@@ -76,9 +80,10 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in DISK_ERRORS:
             raise
-        tell(f"{error.filename}: {error.strerror}.")
+        where = "the disk" if error.filename is None else error.filename
+        tell(f"{where}: {error.strerror}.")
         sys.exit(1)
 
 
@@ -91,6 +96,7 @@ def run() -> None:
         "infobatch train",
         "infobatch train --data cifar10 --model resnet18 --rule tiers --epochs 30 --seed 1",
         "infobatch train --data fashion-mnist --rule full --json",
+        "infobatch train --data npz:images.npz --epochs 10      # or folder:PATH, hf:PATH",
         "infobatch train --data cifar100 --resume           # after Ctrl-C",
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
@@ -204,7 +210,7 @@ def frontier(
         str, typer.Option("--rules", help="Rules, separated by commas; each is run in both modes")
     ] = "mean,tiers,random",
     lengths: Annotated[
-        str, typer.Option(help="Full training's lengths, as parts of the epochs; 1 among them")
+        str, typer.Option(help="Lengths of full training, as parts of the epochs; one must be 1")
     ] = "1,0.7,0.6,0.5",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     tune_lr: Annotated[
@@ -221,7 +227,7 @@ def frontier(
     out_folder: Out = Path("frontier"),
     as_json: Json = False,
 ) -> None:
-    """Is pruning better than training less? Compare rules with shorter full training."""
+    """Compare rules with shorter full training, at equal cost."""
     parts = numbers("lengths", lengths)
     if 1 not in parts or not all(0 < part <= 1 for part in parts):
         raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")
@@ -255,7 +261,10 @@ def demo(
     ),
     as_json: Json = False,
 ) -> None:
-    """See it work, in about a minute: four rules on scikit-learn's digits, and a report."""
+    """Try four rules on scikit-learn's digits in about a minute.
+
+    It prints a table and writes a report.
+    """
     cells = grid("digits", seeds=range(seeds), rule=["full", "mean", "tiers", "random"])
     file = out_folder / DEMO_RUNS
     if not len(Pending(cells, [], runs.read_file(file))):

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import resource
 import struct
 import zipfile
 import zlib
@@ -30,6 +31,7 @@ from infobatch_lab.fields import UnreadableError
 from infobatch_lab.lines import run_of
 from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.queue import QueueFile, QueueState, status_of
+from infobatch_lab.runs import read_file
 from infobatch_lab.settings import settings
 from infobatch_lab.tables import read_rows
 from tests.lab.files import write_mnist
@@ -497,3 +499,18 @@ def test_runs_are_not_added_to_a_pipe(run: Run) -> None:
     Path("runs").mkdir()
     pipe(Path("runs/runs.jsonl"))
     assert "runs.jsonl is no file" in sentence(run("train", "--epochs", 1))
+
+
+def test_a_full_disk_is_one_sentence_and_costs_one_line(run: Run) -> None:
+    short = ["train", "--epochs", 1, "--batch-size", 256]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        told = sentence(run(*short))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in told
+    assert run(*short)[0] == 0
+    notes: list[str] = []
+    assert len(read_file(Path("runs/runs.jsonl"), notes.append)) == 1
+    assert "runs.jsonl:1 is left out" in notes[0]
