@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,8 @@ import typer
 import infobatch
 from infobatch_lab import runs, tuning
 from infobatch_lab.checkpoints import Checkpoint
-from infobatch_lab.commands import reading
+from infobatch_lab.choosing import STATISTICS, prepared
+from infobatch_lab.commands import reading, selecting
 from infobatch_lab.commands.arguments import (
     CheckpointEvery,
     Data,
@@ -98,6 +100,7 @@ def run() -> None:
         "infobatch train --data fashion-mnist --rule full --json",
         "infobatch train --data npz:images.npz --epochs 10      # or folder:PATH, hf:PATH",
         "infobatch train --data cifar100 --resume           # after Ctrl-C",
+        "infobatch train --select dq --keep 0.5 --rule mean # on a subset chosen before",
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
 )
@@ -127,15 +130,21 @@ def train_command(
     if rank() == 0:
         runs.prepare(out_folder / RUNS)
     with process_group(), stop_on_signal() as stop, running(lambda: (0, 1, "")) as listen:
-        done = train(
-            chosen,
-            task,
-            checkpoint,
-            workers=workers,
-            tensorboard=out_folder / "tensorboard" / chosen.name if tensorboard else None,
-            figures=out_folder / "figures" / chosen.name,
-            stop=stop,
-            report=lambda progress: listen(chosen, progress),
+        report = partial(listen, chosen)
+        part = prepared(chosen, task, out_folder / STATISTICS, stop=stop, report=report)
+        done = (
+            Stopped(0)
+            if part is None
+            else train(
+                chosen,
+                part,
+                checkpoint,
+                workers=workers,
+                tensorboard=out_folder / "tensorboard" / chosen.name if tensorboard else None,
+                figures=out_folder / "figures" / chosen.name,
+                stop=stop,
+                report=report,
+            )
         )
     if isinstance(done, Stopped):
         stop_here(f"stopped in epoch {done.epoch}; the same command with --resume goes on.")
@@ -154,6 +163,7 @@ def train_command(
         "infobatch compare --data fashion-mnist --seeds 5 --match-forwards mean --jobs 2",
         "infobatch compare --rules mean --prune-ratio 0.1,0.3,0.5,0.7,0.9 --out ratios",
         "infobatch compare --rules full,mean --optimizer sgd,adamw,radam,lars,lamb --json",
+        "infobatch compare --select random,herding,k-center --keep 0.3,0.5,0.7 --seeds 10",
     )
 )
 @with_settings(swept=SWEPT, without=("rule", "seed"))
@@ -161,8 +171,12 @@ def compare(
     given: dict[str, Any],
     data: Data = "digits",
     rule_names: Annotated[
-        str, typer.Option("--rules", help="Rules, separated by commas")
-    ] = "full,mean,tiers,random",
+        str | None,
+        typer.Option(
+            "--rules",
+            help="Rules, separated by commas [default: full,mean,tiers,random, or full on subsets]",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     data_dir: DataDir = None,
     match_forwards: Annotated[
@@ -177,11 +191,13 @@ def compare(
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Train a grid of rules and seeds. Runs that OUT/runs.jsonl has already are not repeated."""
+    """Train a grid of rules, subsets and seeds. Runs that OUT/runs.jsonl has are not repeated."""
     for name in SWEPT:
         if given.get(name) is not None:
-            as_given = numbers if name in ("prune_ratio", "delta") else split
+            as_given = numbers if name in ("prune_ratio", "delta", "keep") else split
             given[name] = as_given(name.replace("_", "-"), given[name])
+    if rule_names is None:
+        rule_names = "full" if given["select"] or given["subset"] else "full,mean,tiers,random"
     given["rule"] = split("rules", rule_names)
     cells = grid(data, seeds=range(seeds), **given)
     matching = [] if match_forwards is None else split("match-forwards", match_forwards)
@@ -290,4 +306,5 @@ def version_option(
 
 
 # After those that train, in the order of the help.
+app.registered_commands += selecting.app.registered_commands
 app.registered_commands += reading.app.registered_commands

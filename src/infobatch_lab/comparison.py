@@ -20,6 +20,7 @@ from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
 from infobatch_lab.statistics import Difference, difference
 from infobatch_lab.styles import STYLES
+from infobatch_lab.subsets import said_of_subset
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,16 @@ class MethodKey:
     shrink: str = "epoch"
     match_forwards: str | None = None
     """The rule whose forward passes full training was cut to; r and delta are then that rule's."""
+    select: str | None = None
+    """The method that chose the samples before training."""
+    keep: float | None = None
+    subset: str | None = None
+    """The file of the samples that were chosen before training."""
+
+    @property
+    def chosen(self) -> str:
+        """The samples that were chosen before training, in words; empty where there are all."""
+        return said_of_subset(self.select, self.keep, self.subset)
 
     @property
     def is_default(self) -> bool:
@@ -71,7 +82,15 @@ class Method:
         return self.key.match_forwards
 
     @property
+    def family(self) -> str:
+        """What its style in figures goes by: how its samples were chosen before, else its rule."""
+        return self.key.select or self.key.chosen or self.rule
+
+    @property
     def name(self) -> str:
+        if self.key.chosen and not self.match_forwards:
+            rule = [] if self.rule == "full" else [self.rule, *self.key.settings]
+            return ", ".join([self.key.chosen, *rule])
         settings = [] if self.is_main else self.key.settings
         name = ", ".join([self.match_forwards or self.rule, *settings])
         return f"full, matched to {name}\N{NO-BREAK SPACE}†" if self.match_forwards else name
@@ -97,10 +116,16 @@ class Method:
 
     @property
     def overhead(self) -> float | None:
-        """The part of the training time that went into pruning; None for full training."""
-        training, pruning = self.mean_of("train_seconds"), self.mean_of("pruning_seconds")
-        known = self.rule != "full" and pruning is not None and training
-        return pruning / training if known else None  # type: ignore[operator]
+        """The time that went into pruning, and into choosing samples before, as a part of the
+        training time; None for full training.
+        """
+        training, spent = self.mean_of("train_seconds"), self.mean_of("pruning_seconds")
+        if self.rule == "full":
+            spent = None if not self.key.chosen else 0.0
+        if self.key.chosen:
+            choosing = self.mean_of("choosing_seconds")
+            spent = None if spent is None or choosing is None else spent + choosing
+        return None if spent is None or not training else spent / training
 
     def mean_of(self, name: str) -> float | None:
         """The mean of a number over the seeds, None where a run does not have it."""
@@ -124,7 +149,7 @@ class Comparison:
     @property
     def full(self) -> Method | None:
         """Full training, which the others are compared with."""
-        return next((m for m in self.methods if m.rule == "full" and not m.match_forwards), None)
+        return next((m for m in self.methods if m.key == MethodKey("full")), None)
 
     @property
     def main_methods(self) -> list[Method]:
@@ -169,9 +194,12 @@ class Comparison:
         return (full, full - ours) if full else None
 
     def seconds(self, method: Method) -> list[tuple[float, float]]:
-        """Those of full training and of a method, for each seed run with both on one machine."""
+        """Those of full training and of a method, for each seed run with both on one machine.
+
+        The time of choosing samples is a part of the method's.
+        """
         return [
-            (full.train_seconds, run.train_seconds)
+            (full.train_seconds, run.train_seconds + (run.choosing_seconds or 0.0))
             for full, run in self.timed(method)
             if full.train_seconds is not None and run.train_seconds is not None
         ]
@@ -185,6 +213,7 @@ class Comparison:
             if (full := full_of.get(run.seed)) is not None
             and full.machine == run.machine
             and None not in (full.train_seconds, run.train_seconds)
+            and (run.choosing_seconds is not None or not method.key.chosen)
         ]
 
     def is_crowded(self, method: Method) -> bool:
@@ -265,6 +294,9 @@ class Row:
             "delta": key.delta,
             "shrink": key.shrink,
             "match_forwards": key.match_forwards,
+            "select": key.select,
+            "keep": key.keep,
+            "subset": key.subset,
             "optimizer": self.comparison.settings.get("optimizer"),
             "epochs": method.runs[0].epochs,
             "seeds": list(method.values),
@@ -275,6 +307,8 @@ class Row:
             "time_saved": self.time_saved,
             "is_crowded": self.is_crowded,
             "overhead": method.overhead,
+            "collecting_seconds": method.mean_of("collecting_seconds"),
+            "selecting_seconds": method.mean_of("selecting_seconds"),
             "difference": None if found is None else found.mean,
             "interval": None if found is None or found.low is None else [found.low, found.high],
             "verdict": self.verdict,
@@ -309,9 +343,11 @@ def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
 def key_of(run: Run) -> MethodKey:
     """The method of a run."""
     if run.match_forwards or run.rule == "full":
-        return MethodKey("full", match_forwards=run.match_forwards)
-    ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
-    return MethodKey(run.rule, ratio, run.delta, run.shrink)
+        key = MethodKey("full", match_forwards=run.match_forwards)
+    else:
+        ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
+        key = MethodKey(run.rule, ratio, run.delta, run.shrink)
+    return replace(key, select=run.select, keep=run.keep, subset=run.subset)
 
 
 def _matches(run: Run, tables: Tables) -> list[tuple[Compared, MethodKey]]:
@@ -338,7 +374,11 @@ def _but_for_epochs(compared: Compared) -> Compared:
 def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
     def is_main(key: MethodKey) -> bool:
         key = key.matched_rule
-        rivals = [k for k in table if k.rule == key.rule and k.match_forwards is None]
+        if key.chosen:
+            return False
+        rivals = [
+            k for k in table if k.rule == key.rule and k.match_forwards is None and not k.chosen
+        ]
         return key not in rivals or key == max(
             rivals, key=lambda rival: (rival.is_default, len(table[rival]))
         )
@@ -355,7 +395,8 @@ def place_of(method: Method) -> tuple[Any, ...]:
     key, order = method.key, list(STYLES)
     known = order.index(key.rule) if key.rule in order else len(order)
     variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch"
-    return not method.is_main, known, key.rule, key.match_forwards or "", *variant
+    chosen = key.subset or "", key.select or "", -(key.keep or 0.0)
+    return not method.is_main, chosen, known, key.rule, key.match_forwards or "", *variant
 
 
 CROWD_MARK = "\N{DOUBLE DAGGER}"

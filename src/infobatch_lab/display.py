@@ -73,7 +73,7 @@ def running(overall: Callable[[], tuple[int, int, str]]) -> Iterator[Listener]:
                 shown[cell] = bars.add_task(name, total=1, note="")
             if isinstance(event, Step):
                 fractions[cell] = event.fraction
-                note = f"epoch {event.epoch + 1} of {cell.epochs}"
+                note = event.note or f"epoch {event.epoch + 1} of {cell.epochs}"
                 metric = tasks.find(cell.data).task.metric
                 if event.finished is not None and metric.name in event.finished:
                     note += f", {metric.full_text(event.finished[metric.name])}"
@@ -113,7 +113,8 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     if not rows:
         return
     metric = comparisons[0].metric
-    varied = [name for name in VARIED if len({VARIED[name](row) for row in rows} - {""}) > 1]
+    shown = {name: {column(row) for row in rows} - {""} for name, column in VARIED.items()}
+    varied = [name for name in VARIED if len(shown[name]) > (name != "choosing")]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("rule")
     for name in (*varied, metric.words, "samples saved", "time saved", "overhead", "runs"):
@@ -121,7 +122,7 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     for row in rows:
         method = row.method
         table.add_row(
-            f"full † ({method.match_forwards})" if method.match_forwards else method.rule,
+            method.short_name if method.match_forwards or method.key.chosen else method.rule,
             *(VARIED[name](row) for name in varied),
             value_and_spread(metric, row),
             f"{row.samples_saved:.1%}",
@@ -206,10 +207,16 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
+def _choosing(row: Row) -> str:
+    seconds = row.method.mean_of("choosing_seconds")
+    return "" if seconds is None else duration(seconds)
+
+
 VARIED: dict[str, Callable[[Row], str]] = {
     "optimizer": lambda row: str(row.comparison.settings.get("optimizer")),
     "prune ratio": lambda row: _number(row.method.key.prune_ratio),
     "delta": lambda row: _number(row.method.key.delta),
     "shrink": lambda row: row.method.key.shrink if row.method.rule != "full" else "",
+    "choosing": _choosing,
 }
-"""The columns of settings, each shown where it takes several values."""
+"""The columns of settings, each shown where it takes several values, and the time of choosing."""

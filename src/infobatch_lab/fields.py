@@ -73,6 +73,11 @@ def text(record: Mapping[str, Any], name: str) -> str:
     return name_of(value)
 
 
+def text_or_none(record: Mapping[str, Any], name: str) -> str | None:
+    """A text that tables and figures show, or None where there is none."""
+    return text(record, name) if record.get(name) else None
+
+
 def name_of(given: str) -> str:
     """A name, made visible."""
     if len(given) > LONGEST:

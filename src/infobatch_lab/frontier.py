@@ -294,11 +294,12 @@ Group = dict[tuple[MethodKey, tuple[Any, ...]], dict[int, Run]]
 def find_frontiers(runs: Sequence[Run]) -> list[Frontier]:
     """The frontiers in these runs: where a file has full training at several lengths.
 
-    Full training that was cut to another rule's forward passes is left to the comparison.
+    Full training that was cut to another rule's forward passes, and runs on a subset that was
+    chosen before, are left to the comparison.
     """
     groups: dict[tuple[Any, ...], Group] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        if run.match_forwards is None:
+        if run.match_forwards is None and not key_of(run).chosen:
             file, _, _ = run.place.rpartition(":")
             fixed = tuple(pair for pair in run.compared if pair[0] not in FREE)
             free = tuple(dict(run.compared)[name] for name in FREE)

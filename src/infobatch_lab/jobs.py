@@ -17,6 +17,7 @@ import torch
 
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError, DiscardedCheckpoint
+from infobatch_lab.choosing import STATISTICS, prepared
 from infobatch_lab.errors import UserError
 from infobatch_lab.lines import Line, run_of
 from infobatch_lab.processes import stop_on_signal
@@ -59,9 +60,12 @@ class SweepConfig:
             listen(progress)
             wait_while_paused(self.pause_file, stop)
 
+        part = prepared(cell, task, self.out / STATISTICS, stop=stop, report=report)
+        if part is None:
+            return Stopped(0)
         checkpoint = self.checkpoint(cell)
         once = partial(
-            train, cell, task, checkpoint, stop=stop, report=report,
+            train, cell, part, checkpoint, stop=stop, report=report,
             figures=self.out / "figures" / cell.name,
         )  # fmt: skip
         try:

@@ -27,6 +27,7 @@ from infobatch_lab.fields import (
     positive_or_none,
     shown,
     text,
+    text_or_none,
     value_of,
     whole,
 )
@@ -42,7 +43,7 @@ MOST_DECIMALS = 10
 Line = dict[str, Any]
 """A run as it is written."""
 
-METHOD = ("rule", "prune_ratio", "delta", "shrink")
+METHOD = ("rule", "prune_ratio", "delta", "shrink", "select", "keep", "subset")
 """The settings that tell methods apart: all others must agree between runs that are compared."""
 
 CROWDED = 1.1
@@ -79,6 +80,9 @@ class Run:
     delta: float | None
     shrink: str
     match_forwards: str | None
+    select: str | None
+    keep: float | None
+    subset: str | None
     epochs: int
     num_samples: int
     num_test: int
@@ -88,6 +92,9 @@ class Run:
     train_seconds: float | None
     eval_seconds: float | None
     pruning_seconds: float | None
+    collecting_seconds: float | None
+    """The time that the statistics took by which the samples were chosen."""
+    selecting_seconds: float | None
     kept_fractions: tuple[float, ...]
     """The fraction of the data that each epoch trained."""
     values: tuple[float, ...]
@@ -104,6 +111,13 @@ class Run:
     def seconds(self) -> float | None:
         """The seconds of training and evaluation."""
         return None if self.train_seconds is None else self.train_seconds + (self.eval_seconds or 0)
+
+    @property
+    def choosing_seconds(self) -> float | None:
+        """The seconds that choosing its samples took; None where all are trained, or unknown."""
+        if self.collecting_seconds is None or self.selecting_seconds is None:
+            return None
+        return self.collecting_seconds + self.selecting_seconds
 
     @property
     def is_crowded(self) -> bool:
@@ -175,7 +189,10 @@ def run_of(line: Line, place: str = "") -> Run:
         prune_ratio=number_or_none(record, "prune_ratio"),
         delta=number_or_none(record, "delta"),
         shrink=text(record, "shrink"),
-        match_forwards=text(record, "match_forwards") if record.get("match_forwards") else None,
+        match_forwards=text_or_none(record, "match_forwards"),
+        select=text_or_none(record, "select"),
+        keep=positive_or_none(record, "keep"),
+        subset=text_or_none(record, "subset"),
         epochs=whole(record, "epochs", at_least=1),
         **counts,
         num_trained=whole(record, "num_trained", at_least=1),
@@ -183,6 +200,8 @@ def run_of(line: Line, place: str = "") -> Run:
         train_seconds=positive_or_none(record, "train_seconds"),
         eval_seconds=positive_or_none(record, "eval_seconds"),
         pruning_seconds=positive_or_none(record, "pruning_seconds"),
+        collecting_seconds=positive_or_none(record, "collecting_seconds"),
+        selecting_seconds=positive_or_none(record, "selecting_seconds"),
         kept_fractions=tuple(positive(epoch, "kept_fraction") for epoch in history),
         values=tuple(number_or_nan(epoch, metric.name) for epoch in history),
         losses=_losses(record.get("loss_distribution")),

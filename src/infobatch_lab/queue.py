@@ -165,8 +165,8 @@ def seconds_left(
 ) -> float | None:
     """How long the cells will take, by what finished runs took; None where nothing tells.
 
-    A run takes as long as those of its rule, data set and network, epoch by epoch; a rule without
-    a finished run takes as long as the others.
+    A run takes as long as those of its rule, data set and network on as large a subset, epoch by
+    epoch; a rule without a finished run takes as long as the others.
     """
     total = 0.0
     for cell in cells:
@@ -186,7 +186,7 @@ def seconds_per_epoch(cell: Settings, finished: Sequence[Run]) -> float | None:
         and (run.settings.data, run.settings.model) == (cell.data, cell.model)
         and run.seconds is not None
     ]
-    same_rule = [run for run in alike if run.rule == cell.rule]
+    same_rule = [r for r in alike if (r.rule, r.keep) == (cell.rule, cell.keep)]
     known = [(run.seconds or 0.0) / run.epochs for run in same_rule or alike]
     return mean(known) if known else None
 

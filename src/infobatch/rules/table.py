@@ -34,14 +34,17 @@ class NamedRule:
     """
 
     name: str
+    """What `rule=` and the command line call it."""
     make: Callable[..., Rule]
     """Makes the rule, from a prune ratio where `default_ratio` is one."""
     skips: str
     """What an epoch skips, in 70 characters at most; r is the prune ratio."""
     paper: str
+    """Where it was published."""
     cost: str
     """Of planning an epoch."""
     unbiased: bool
+    """Whether the weights make up for what is skipped; see `Rule.unbiased`."""
     default_ratio: float | None = None
     """The ratio where none is given; None if the rule takes none."""
 

@@ -25,6 +25,7 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
         from infobatch_lab.report.figures import draw
         from infobatch_lab.report.frontier_figure import draw_frontier
         from infobatch_lab.report.page import FrontierSection, Section, page
+        from infobatch_lab.report.subsets_figure import draw_subsets
         from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
@@ -42,10 +43,11 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
         FrontierSection(frontier, [draw_frontier(frontier, margin)], margin)
         for frontier in frontiers
     ]
-    sections = [
-        Section(comparison, draw(comparison, comparison.margin(margin)), margin)
-        for comparison in without_pieces(found, frontiers)
-    ]
+    sections = []
+    for comparison in without_pieces(found, frontiers):
+        edge = comparison.margin(margin)
+        drawings = [*draw_subsets(comparison, edge), *draw(comparison, edge)]
+        sections.append(Section(comparison, drawings, margin))
     drawn: list[FrontierSection | Section] = [*frontier_sections, *sections]
     images = {
         target.parent / f"{section.slug}-{drawing.name}.png": drawing.light

@@ -44,8 +44,8 @@ DARK = Theme("dark", paper="#161b22", ink="#e6edf3", faint="#3a424d")
 
 
 def style(method: Method, comparison: Comparison) -> Style:
-    """The style of a method's rule, the same in all figures of a comparison."""
-    return style_of(method.rule, {m.rule for m in comparison.methods})
+    """The style of a method's family, the same in all figures of a comparison."""
+    return style_of(method.family, {m.family for m in comparison.methods})
 
 
 @dataclass(frozen=True)

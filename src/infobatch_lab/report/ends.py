@@ -33,7 +33,10 @@ def metric_by_samples(comparison: Comparison, theme: Theme, margin: float) -> Sk
     metric = comparison.metric
     figure, (axes,) = canvas(3.6)
     words, labels = [], []
-    for method in reversed(comparison.methods):  # the main ones on top
+    # Subsets have a figure of their own; beside little else they are shown here too.
+    on_all = [method for method in comparison.methods if not method.key.chosen]
+    shown = on_all if len(on_all) > 1 else comparison.methods
+    for method in reversed(shown):  # the main ones on top
         colour = theme.colour(method, comparison)
         value = method.mean
         bar = (method.spread or 0.0) if method.is_main else 0.0
@@ -114,7 +117,7 @@ def variation(comparison: Comparison, theme: Theme, margin: float, *, of_delta: 
         same = [
             m
             for m in comparison.methods
-            if m.rule == main.rule
+            if m.family == main.rule
             and m.match_forwards is None
             and m.key.shrink == main.key.shrink
             and (

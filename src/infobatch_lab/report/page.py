@@ -18,6 +18,7 @@ from infobatch_lab.comparison import (
     Row,
     said,
 )
+from infobatch_lab.display import duration
 from infobatch_lab.fields import Value
 from infobatch_lab.frontier import ABOVE, BELOW, Frontier, FrontierRow, cells, columns
 from infobatch_lab.lines import Run
@@ -53,11 +54,13 @@ class Section:
 
     @property
     def tables(self) -> list[tuple[str, list[ShownRow]]]:
-        """The main methods, then the others under a heading, which is folded."""
+        """The main methods, then the others under headings, which are folded."""
         main = [row for row in self.rows if row.row.method.is_main]
         others = [row for row in self.rows if not row.row.method.is_main]
-        folded = [(f"Other values of r and δ ({len(others)})", others)] if others else []
-        return [("", main), *folded]
+        chosen = [row for row in others if row.row.method.key.chosen]
+        varied = [row for row in others if row not in chosen]
+        folded = [("Chosen once, before training", chosen), ("Other values of r and δ", varied)]
+        return [("", main), *((f"{head} ({len(rows)})", rows) for head, rows in folded if rows)]
 
     @property
     def settings(self) -> str:
@@ -148,8 +151,13 @@ class ShownRow:
 
     @property
     def settings(self) -> str:
-        """The values of r and delta, where the name does not have them."""
+        """The values of r and delta where the name does not have them, or the time of choosing."""
         method = self.row.method
+        collecting, selecting = (
+            method.mean_of(f"{name}_seconds") for name in ("collecting", "selecting")
+        )
+        if collecting is not None and selecting is not None:
+            return f"chosen in {duration(collecting)} + {duration(selecting)}"
         hidden = method.match_forwards or not method.is_main
         return "" if hidden else ", ".join(method.key.settings)
 
