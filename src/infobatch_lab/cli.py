@@ -15,14 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 import infobatch
 from infobatch_lab import runs, tuning
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.choosing import STATISTICS, prepared
-from infobatch_lab.commands import reading, selecting
+from infobatch_lab.commands import demo, reading, selecting
 from infobatch_lab.commands.arguments import (
     CheckpointEvery,
     Data,
@@ -40,7 +39,6 @@ from infobatch_lab.commands.sweeps import (
     show_or_print,
     stop_here,
     title_of,
-    write_report,
 )
 from infobatch_lab.display import running, show_frontiers, tell
 from infobatch_lab.errors import UserError
@@ -49,14 +47,11 @@ from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
 from infobatch_lab.settings import settings
-from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
+from infobatch_lab.sweep import SWEPT, frontier_grid, grid
 from infobatch_lab.training import Stopped, train
 
 DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 """Errors of writing, which do not name the file."""
-
-DEMO_RUNS = "demo.jsonl"
-"""Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
 
 app = typer.Typer(
     add_completion=False,
@@ -261,40 +256,6 @@ def frontier(
         show_frontiers(found)
 
 
-@app.command(
-    epilog=examples(
-        "infobatch demo",
-        "infobatch demo --seeds 10",
-    )
-)
-def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 5,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time [default: one per core, at most 4]")
-    ] = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder for runs and report")] = Path(
-        "infobatch-demo"
-    ),
-    as_json: Json = False,
-) -> None:
-    """Try four rules on scikit-learn's digits in about a minute.
-
-    It prints a table and writes a report.
-    """
-    cells = grid("digits", seeds=range(seeds), rule=["full", "mean", "tiers", "random"])
-    file = out_folder / DEMO_RUNS
-    if not len(Pending(cells, [], runs.read_file(file))):
-        file.unlink()  # a finished one is shown anew, a stopped one goes on
-    num_jobs = jobs or min(torch.get_num_threads(), 4)
-    finished = run_cells(cells, [], file, None, num_jobs, checkpoint_every=0)
-    show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
-    page = write_report([file], out_folder, None)
-    if as_json:
-        tell(f"report in {page}")
-    else:
-        print(f"report in {page}")
-
-
 @app.callback(invoke_without_command=True)
 def version_option(
     version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
@@ -306,5 +267,6 @@ def version_option(
 
 
 # After those that train, in the order of the help.
+app.registered_commands += demo.app.registered_commands
 app.registered_commands += selecting.app.registered_commands
 app.registered_commands += reading.app.registered_commands

@@ -514,3 +514,24 @@ def test_a_full_disk_is_one_sentence_and_costs_one_line(run: Run) -> None:
     notes: list[str] = []
     assert len(read_file(Path("runs/runs.jsonl"), notes.append)) == 1
     assert "runs.jsonl:1 is left out" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("indices", "facts"),
+    [
+        ([-1, 2], None),
+        (np.array([2**64 - 1, 1], dtype=np.uint64), None),
+        ([0.5], None),
+        ([1, 1], None),
+        ([0, 1], "[" * 100_000),
+        ([0, 1], '{"weights": {}, "num_samples": 2, "data": 3}'),
+        ([0, 1], '{"weights": [1' + "0" * 400 + '], "num_samples": 2}'),
+        ([0, 1], "[]"),
+    ],
+)
+def test_a_subset_that_is_none_is_one_sentence(run: Run, indices: Any, facts: str | None) -> None:
+    np.save("a.npy", np.asarray(indices))
+    if facts is not None:
+        Path("a.json").write_text(facts)
+    reason = "different indices" if facts is None else "does not belong to a.npy"
+    assert reason in sentence(run("train", "--subset", "a.npy"))
