@@ -22,11 +22,14 @@ from infobatch.epoch import EpochLosses
 from infobatch.errors import StateError, warn
 from infobatch.plan import Plan, draw
 from infobatch.rules import Memory, Rule
-from infobatch.rules.base import check_layout, everything
+from infobatch.rules.base import check_layout, everything, moving_average
 from infobatch.scores import merge, unseen
 
 FORMAT = 3
 """The form of checkpoints; 2 is that of infobatch 0.1."""
+
+BATCH_SHARE = 0.1
+"""How much of a sample's score is the loss of its last batch, where losses are of batches."""
 
 NOTHING = b"-"
 """No losses, packed; torch.load(weights_only=True) refuses empty bytes."""
@@ -140,6 +143,9 @@ def after(
     indices, losses = plan.indices, result.losses
     if not result.known.all():
         indices, losses = indices[result.known], losses[result.known]
+    if result.of_batches:
+        # Batch Loss Score: one batch says little of a sample, the average over many says more.
+        losses = moving_average(state.scores[indices], losses, BATCH_SHARE)
     rule, memory = settings.rule, state.memory
     remembered = rule.remember(state.scores, memory, state.epoch, indices, losses)
     if remembered is not memory:
@@ -188,19 +194,20 @@ def to_dict(
     }
 
 
-def pack(reported: EpochLosses | None) -> dict[str, bytes]:
+def pack(reported: EpochLosses | None) -> dict[str, Any]:
     """What was reported of a running epoch, up to its last entry that is done, as bytes.
 
     Its size changes from step to step, and torch.distributed.checkpoint loads only tensors that
     are already there in the same size.
     """
     if reported is None:
-        return {"losses": NOTHING, "trained": NOTHING}
+        return {"losses": NOTHING, "trained": NOTHING, "of_batches": 0}
     end = len(reported.done) - int(reported.done.numpy()[::-1].argmax())
     trained = NOTHING
     if not torch.equal(reported.done, has_loss(reported.losses)):
         trained = reported.done[:end].numpy().tobytes()
-    return {"losses": reported.losses[:end].numpy().tobytes(), "trained": trained}
+    losses = reported.losses[:end].numpy().tobytes()
+    return {"losses": losses, "trained": trained, "of_batches": int(reported.of_batches)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +279,8 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
         prunes=bool(_whole(saved, "prunes", range(2))),
     )
     losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
-    if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
+    of_batches = bool(_whole(saved, "of_batches", range(2)))
+    if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING or of_batches):
         raise StateError(f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.")
     if losses != NOTHING:
         # The epoch keeps its plan, even where a longer run would prune it.
@@ -282,13 +290,13 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
                 f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
                 "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
             )
-        running = plan, unpack(losses, trained, len(plan))
+        running = plan, unpack(losses, trained, len(plan), of_batches=of_batches)
     elif lengthened:
         state = at_epoch(state, settings, state.epoch)
     return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
 
 
-def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
+def unpack(losses: bytes, trained: bytes, num_entries: int, *, of_batches: bool) -> EpochLosses:
     """What was packed, for a plan of so many entries."""
     num_losses = len(losses) // 4
     is_whole = 0 < len(losses) == 4 * num_losses <= 4 * num_entries
@@ -304,7 +312,7 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
         flags = np.frombuffer(trained, dtype=np.uint8)
         done, are_flags = torch.zeros(num_entries, dtype=torch.bool), bool(flags.max() <= 1)
         done[:num_losses] = torch.from_numpy(flags != 0)
-    reported = EpochLosses(whole, done)
+    reported = EpochLosses(whole, done, of_batches)
     # The last entry packed is always one that is done.
     if not are_flags or not reported.done[num_losses - 1]:
         raise StateError(f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.")
@@ -423,7 +431,7 @@ def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, An
             "resume it with infobatch 0.1, or start anew without the checkpoint."
         )
     running = _unpack_2(saved["running"])
-    packed = {"losses": NOTHING, "trained": NOTHING}
+    packed: dict[str, Any] = {"losses": NOTHING, "trained": NOTHING, "of_batches": 0}
     if running:
         packed["losses"] = running["losses"].numpy().tobytes()
         packed["trained"] = running["done"].numpy().tobytes() if "done" in running else NOTHING
