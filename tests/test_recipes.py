@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tests.vision  # noqa: F401  # so that the page can import torchvision
-from tests.test_docs import BLOCK, ROOT, a_users_namespace
+from tests.snippets import BLOCK, ROOT, a_users_namespace
 
 F = torch.nn.functional
 

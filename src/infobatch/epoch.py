@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from infobatch import distributed
-from infobatch.buffer import EntryOf, LossBuffer
+from infobatch.buffer import HOST, EntryOf, LossBuffer
 from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
 from infobatch.errors import OrderError
@@ -46,6 +46,8 @@ class EpochLosses:
     """float32, on the host; see `no_losses` for where none is known."""
     trained: Tensor | None = None
     """Entries known to be trained, though the losses that other ranks have of them may not be."""
+    scores_given: bool = False
+    """Whether some of them are scores that were given in place of the losses."""
     of_batches: bool = False
     """Whether a sample's loss is that of its whole batch, reported as one number."""
 
@@ -85,6 +87,10 @@ class Epoch:
         self.tracker: Tracker | None = None
         """The iteration that losses in order are reported for."""
         self.num_updates = 0
+        self._num_repeats = 0
+        """Updates with a batch that was reported before."""
+        self.scores_given = resumed_from is not None and resumed_from.scores_given
+        """Whether scores were given in place of losses."""
         self._resumed_from = resumed_from
         self._done_first = None if resumed_from is None else done_first(resumed_from.done)
         self._uniform: dict[tuple[bool, int], UniformShard] = {}
@@ -114,6 +120,11 @@ class Epoch:
     def is_by_index(self) -> bool:
         """Whether the losses so far came with their indices."""
         return self.is_open and self._entry_of is not None
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches were reported in this process."""
+        return self.num_updates - self._num_repeats
 
     @property
     def num_reported(self) -> int:
@@ -189,10 +200,11 @@ class Epoch:
         if self._shard is not None and self._shard.world_size != shard.world_size:
             raise OrderError(
                 f"epoch {self.plan.epoch} was begun with indices of the whole plan, and goes on "
-                "with this rank's part of it: give each epoch to one loader, or call set_epoch()."
+                "with this rank's part of it: give each epoch to one loader, or call set_epoch().",
+                "whole-epoch",
             )
         if isinstance(shard, UniformShard):
-            raise OrderError(self._mixed("with one loss per sample"))
+            raise self._mixed("with one loss per sample")
 
     def disturb(self) -> None:
         """Remember that a second iteration began while this epoch was being read."""
@@ -212,11 +224,23 @@ class Epoch:
         entry_of = self._entry_of or self._lookup(shard)
         return self._new_buffer_or_own(device).weights(entry_of.on_device(indices, device))
 
+    def check_one_weight(self, indices: Tensor) -> None:
+        """Raise if samples have different weights; those that are not trained here are ignored."""
+        weights = self.weights_by_index(indices, HOST)
+        weights = weights[weights > 0]
+        if len(weights) and bool((weights != weights[0]).any()):
+            raise OrderError(
+                f"the samples of a batch weigh from {weights.min()} to {weights.max()}, but a loss "
+                "that is one number can have one weight only: report batches as "
+                "batches(uniform=True) makes them.",
+                "mixed-weights",
+            )
+
     def record_in_order(self, losses: Tensor) -> Tensor | None:
         """Write the next losses in order down; returns their weights, None where all are 1."""
         tracker = self.tracker
         if tracker is None:
-            raise OrderError(NO_BATCH)
+            raise OrderError(NO_BATCH, "no-batch")
         if self._was_disturbed:
             self.check_undisturbed()
         if not self._is_in_order:
@@ -245,7 +269,8 @@ class Epoch:
             raise OrderError(
                 "a second iteration over the training data began while this one was running, so it "
                 "is not known which batch these losses belong to: peek at a batch before or after "
-                "an epoch, or give update() the indices of the batch."
+                "an epoch, or give update() the indices of the batch.",
+                "two-iterations",
             )
 
     def record_by_index(
@@ -268,6 +293,7 @@ class Epoch:
         if arrays is not None and on_host is not None:
             self._num_own += arrays.write_by_index(on_host, losses)
             self.num_updates += 1
+            self._num_repeats += is_repeat
             if self._all_one_by_index:
                 return None
             return torch.from_numpy(arrays.weights.take(on_host))
@@ -275,11 +301,12 @@ class Epoch:
         buffer.write_by_index(entries, losses)
         self._num_own += 0 if is_repeat else len(indices)
         self.num_updates += 1
+        self._num_repeats += is_repeat
         return None if self._all_one_by_index else buffer.weights(entries)
 
     def _open_by_index(self) -> tuple[EntryOf, LossBuffer]:
         if self.is_open:
-            raise OrderError(self._mixed("without indices"))
+            raise self._mixed("without indices")
         self._check_kind()
         self._world_size = distributed.world_size()
         if self._shard is None:
@@ -296,16 +323,17 @@ class Epoch:
 
     def _check_in_order(self) -> None:
         if self.is_open:
-            raise OrderError(self._mixed("with indices"))
+            raise self._mixed("with indices")
         self._check_kind()
         assert self._shard is not None
         self._entry_of = self._buffer = None
         self._world_size = distributed.world_size()
         if self._shard.world_size < self._world_size:
             raise OrderError(
-                f"this loader reads the whole epoch, of which this is one of {self._world_size} "
-                "ranks: give update() the indices of the batch, or read this rank's part of it "
-                "(sharded=True, train_data.sampler)."
+                f"this loader reads the whole epoch on each of {self._world_size} ranks: "
+                "give update() the indices of the batch, or read this rank's part of it "
+                "(sharded=True, train_data.sampler).",
+                "whole-epoch",
             )
 
     def _check_kind(self) -> None:
@@ -313,16 +341,17 @@ class Epoch:
         before = self._resumed_from
         if before is not None and before.of_batches != self._is_uniform:
             kind = "one number per batch" if before.of_batches else "one loss per sample"
-            raise OrderError(self._mixed(f"with {kind}"))
+            raise self._mixed(f"with {kind}")
 
     @property
     def _is_uniform(self) -> bool:
         return isinstance(self._shard, UniformShard)
 
-    def _mixed(self, how: str) -> str:
-        return (
+    def _mixed(self, how: str) -> OrderError:
+        return OrderError(
             f"epoch {self.plan.epoch} was begun {how}: report all batches of an epoch in the same "
-            "way."
+            "way.",
+            "mixed-reports",
         )
 
     def _make_buffer(self, *, in_order: bool = False) -> LossBuffer:
@@ -383,7 +412,8 @@ class Epoch:
         """Forget what was reported: the epoch stands where it began in this process."""
         self.close()
         self.tracker = self._iteration = self._buffer = self._entry_of = self._shard = None
-        self.num_updates = self._num_own = 0
+        self.num_updates = self._num_repeats = self._num_own = 0
+        self.scores_given = self._resumed_from is not None and self._resumed_from.scores_given
         self._was_disturbed = self._is_in_order = False
 
     def close(self) -> None:
@@ -396,8 +426,8 @@ class Epoch:
         losses = distributed.merge_losses(self._losses(self._resumed_from), device)
         before = self._resumed_from
         if before is None:
-            return EpochLosses(losses, of_batches=self._is_uniform)
-        return EpochLosses(losses, before.done, before.of_batches)
+            return EpochLosses(losses, None, self.scores_given, self._is_uniform)
+        return EpochLosses(losses, before.done, self.scores_given, before.of_batches)
 
     def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
@@ -425,7 +455,7 @@ class Epoch:
         done = self._in_plan_order(shard.done(own))
         if before is not None:
             done |= before.done
-        return EpochLosses(self._losses(before), done, self._is_uniform)
+        return EpochLosses(self._losses(before), done, self.scores_given, self._is_uniform)
 
     def _losses(self, before: EpochLosses | None) -> Tensor:
         """What was known before and what this rank has reported since, in the plan's order."""
@@ -456,7 +486,8 @@ def done_first(done: Tensor) -> Tensor | None:
 
 
 NO_BATCH = (
-    "no batch is in hand: give the loader batch_sampler=train_data.batches(batch_size) (or use "
-    "infobatch.DataLoader, or give update() the indices of the batch), report a batch once, and "
-    "weigh a second loss of the same batch with batch_weights."
+    "no batch is waiting for its losses: give the loader "
+    "batch_sampler=train_data.batches(batch_size) (or use infobatch.DataLoader, or give update() "
+    "the indices of the batch), report a batch once, and weigh a second loss of the same batch "
+    "with batch_weights."
 )

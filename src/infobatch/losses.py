@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from infobatch.errors import OrderError
 from infobatch.scores import NO_SCORE
 
 
@@ -124,12 +123,6 @@ def weighted_batch(loss: Tensor, weights: Tensor | None, share: float) -> Tensor
     """
     if weights is None:
         return loss * share
-    if weights.is_cpu and bool((weights != weights[0]).any()):
-        raise OrderError(
-            f"the samples of a batch weigh from {weights.min()} to {weights.max()}, but a loss "
-            "that is one number can have one weight only: report batches as batches(uniform=True) "
-            "makes them."
-        )
     return (loss * (weights[0] * share)).to(loss.dtype)
 
 
