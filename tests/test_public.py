@@ -140,6 +140,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "rules",
         "plan",
         "shard",
+        "uniform",
         "callers",
         "tracking",
         "distributed",
