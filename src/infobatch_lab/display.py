@@ -141,7 +141,7 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
 
 def time_saved(row: Row) -> str:
     """The part of full training's time, marked where it is to be read with caution."""
-    if row.time_saved is None or row.is_reference:
+    if row.time_saved is None:
         return NONE
     return f"{row.time_saved:.1%}" + f" {CROWD_MARK}" * row.is_crowded
 

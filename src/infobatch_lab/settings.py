@@ -208,6 +208,7 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
             options=recipe.task.Options(**own),
             match_forwards=line["match_forwards"] or None,
         )
+        hash(chosen)  # a list in place of a value is none
     except (AttributeError, KeyError, TypeError, UserError):
         return None
     return canonical(chosen) if chosen.rule in rules.NAMES else None
