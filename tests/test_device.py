@@ -101,6 +101,17 @@ def test_a_step_with_tokens_a_mask_and_scores(kind: str) -> None:
     assert data.num_reported == 24
 
 
+@pytest.mark.parametrize("kind", ["stock", "ours"])
+def test_a_step_with_denominators(kind: str) -> None:
+    data, batches = pruned(kind)
+    for _ in range(3):
+        next(batches)
+        losses = torch.rand(8, 5, device="meta", requires_grad=True)
+        with NoHostReads():  # type: ignore[no-untyped-call]
+            data.update(losses, denominators=torch.ones(8, 5, device="meta")).backward()
+    assert data.num_reported == 24
+
+
 def test_a_step_on_the_host_reads_nothing_either() -> None:
     data, batches = pruned("stock")
     for _ in range(4):

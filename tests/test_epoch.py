@@ -93,7 +93,7 @@ def test_a_planned_epoch_has_reported_nothing_and_asking_does_not_change_that(pl
 
 def test_before_a_loader_reads_it_losses_without_indices_belong_to_nobody(plan: Plan) -> None:
     epoch = Epoch(plan)
-    with pytest.raises(OrderError, match="no batch is in hand"):
+    with pytest.raises(OrderError, match="no batch is waiting for its losses"):
         epoch.record_in_order(torch.ones(3))
     assert not epoch.is_open
     assert epoch.reported() is None

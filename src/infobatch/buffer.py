@@ -163,7 +163,8 @@ class EntryOf:
             raise OrderError(
                 f"sample {samples[entries.argmin()]} is not in {part}the plan of epoch "
                 f"{self._epoch}: train on what the sampler gives, and report an epoch's samples "
-                "before the next one begins."
+                "before the next one begins.",
+                "not-in-plan",
             )
         return entries
 

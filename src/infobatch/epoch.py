@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
 from infobatch.errors import OrderError
 from infobatch.plan import Plan
+from infobatch.scores import NO_SCORE
 from infobatch.shard import Shard
 from infobatch.tracking import LoadedBatch, Tracker
 
@@ -43,16 +45,26 @@ class EpochLosses:
     """float32, on the host; see `no_losses` for where none is known."""
     trained: Tensor | None = None
     """Entries known to be trained, though the losses that other ranks have of them may not be."""
+    scores_given: bool = False
+    """Whether some of them are scores that were given in place of the losses."""
 
     @cached_property
     def known(self) -> Tensor:
-        """Which losses are known."""
-        return has_loss(self.losses)
+        """Which losses are known, and are scores: not those of samples that have none."""
+        # Most epochs have no such sample. A look at the smallest loss takes no memory, unlike a
+        # comparison of them all.
+        if np.fmin.reduce(self.losses.numpy()) > NO_SCORE:
+            return self._reported
+        return self._reported & (self.losses != NO_SCORE)
 
     @cached_property
     def done(self) -> Tensor:
         """Which entries were trained."""
-        return self.known if self.trained is None else self.known | self.trained
+        return self._reported if self.trained is None else self._reported | self.trained
+
+    @cached_property
+    def _reported(self) -> Tensor:
+        return has_loss(self.losses)
 
     @cached_property
     def num_done(self) -> int:
@@ -72,6 +84,10 @@ class Epoch:
         self.tracker: Tracker | None = None
         """The iteration that losses in order are reported for."""
         self.num_updates = 0
+        self._num_repeats = 0
+        """Updates with a batch that was reported before."""
+        self.scores_given = resumed_from is not None and resumed_from.scores_given
+        """Whether scores were given in place of losses."""
         self._resumed_from = resumed_from
         self._order = None if resumed_from is None else done_first(resumed_from.done)
         """The entry of the plan that each entry of the epoch is; None: the same one."""
@@ -101,6 +117,11 @@ class Epoch:
     def is_by_index(self) -> bool:
         """Whether the losses so far came with their indices."""
         return self.is_open and self._entry_of is not None
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches were reported in this process."""
+        return self.num_updates - self._num_repeats
 
     @property
     def num_reported(self) -> int:
@@ -149,7 +170,8 @@ class Epoch:
         if self._shard is not None and self._shard.world_size != shard.world_size:
             raise OrderError(
                 f"epoch {self.plan.epoch} was begun with indices of the whole plan, and goes on "
-                "with this rank's part of it: give each epoch to one loader, or call set_epoch()."
+                "with this rank's part of it: give each epoch to one loader, or call set_epoch().",
+                "whole-epoch",
             )
 
     def disturb(self) -> None:
@@ -174,7 +196,7 @@ class Epoch:
         """Write the next losses in order down; returns their weights, None where all are 1."""
         tracker = self.tracker
         if tracker is None:
-            raise OrderError(NO_BATCH)
+            raise OrderError(NO_BATCH, "no-batch")
         if self._was_disturbed:
             self.check_undisturbed()
         if not self._is_in_order:
@@ -203,7 +225,8 @@ class Epoch:
             raise OrderError(
                 "a second iteration over the training data began while this one was running, so it "
                 "is not known which batch these losses belong to: peek at a batch before or after "
-                "an epoch, or give update() the indices of the batch."
+                "an epoch, or give update() the indices of the batch.",
+                "two-iterations",
             )
 
     def record_by_index(
@@ -226,6 +249,7 @@ class Epoch:
         if arrays is not None and on_host is not None:
             self._num_own += arrays.write_by_index(on_host, losses)
             self.num_updates += 1
+            self._num_repeats += is_repeat
             if self._all_one_by_index:
                 return None
             return torch.from_numpy(arrays.weights.take(on_host))
@@ -233,11 +257,12 @@ class Epoch:
         buffer.write_by_index(entries, losses)
         self._num_own += 0 if is_repeat else len(indices)
         self.num_updates += 1
+        self._num_repeats += is_repeat
         return None if self._all_one_by_index else buffer.weights(entries)
 
     def _open_by_index(self) -> tuple[EntryOf, LossBuffer]:
         if self.is_open:
-            raise OrderError(self._mixed("without"))
+            raise self._mixed("without")
         self._world_size = distributed.world_size()
         if self._shard is None:
             self._shard = self.shard(sharded=False)
@@ -253,21 +278,23 @@ class Epoch:
 
     def _check_in_order(self) -> None:
         if self.is_open:
-            raise OrderError(self._mixed("with"))
+            raise self._mixed("with")
         assert self._shard is not None
         self._entry_of = self._buffer = None
         self._world_size = distributed.world_size()
         if self._shard.world_size < self._world_size:
             raise OrderError(
-                f"this loader reads the whole epoch, of which this is one of {self._world_size} "
-                "ranks: give update() the indices of the batch, or read this rank's part of it "
-                "(sharded=True, train_data.sampler)."
+                f"this loader reads the whole epoch on each of {self._world_size} ranks: "
+                "give update() the indices of the batch, or read this rank's part of it "
+                "(sharded=True, train_data.sampler).",
+                "whole-epoch",
             )
 
-    def _mixed(self, how: str) -> str:
-        return (
+    def _mixed(self, how: str) -> OrderError:
+        return OrderError(
             f"epoch {self.plan.epoch} was begun {how} indices: report all batches of an epoch in "
-            "the same way."
+            "the same way.",
+            "mixed-reports",
         )
 
     def _make_buffer(self, *, in_order: bool = False) -> LossBuffer:
@@ -326,7 +353,8 @@ class Epoch:
         """Forget what was reported: the epoch stands where it began in this process."""
         self.close()
         self.tracker = self._iteration = self._buffer = self._entry_of = self._shard = None
-        self.num_updates = self._num_own = 0
+        self.num_updates = self._num_repeats = self._num_own = 0
+        self.scores_given = self._resumed_from is not None and self._resumed_from.scores_given
         self._was_disturbed = self._is_in_order = False
 
     def close(self) -> None:
@@ -338,7 +366,7 @@ class Epoch:
         """What all ranks have reported; one collective, where there are several."""
         losses = distributed.merge_losses(self._losses(self._resumed_from), device)
         done = None if self._resumed_from is None else self._resumed_from.done
-        return EpochLosses(losses, done)
+        return EpochLosses(losses, done, self.scores_given)
 
     def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
@@ -367,7 +395,9 @@ class Epoch:
         done = torch.zeros(shard.end, dtype=torch.bool)
         done[shard.start :] = own.repeat_interleave(shard.world_size)[: shard.end - shard.start]
         done = self._in_plan_order(done)
-        return EpochLosses(self._losses(before), done if before is None else done | before.done)
+        if before is not None:
+            done |= before.done
+        return EpochLosses(self._losses(before), done, self.scores_given)
 
     def _losses(self, before: EpochLosses | None) -> Tensor:
         """What was known before and what this rank has reported since, in the plan's order."""
@@ -397,7 +427,8 @@ def done_first(done: Tensor) -> Tensor | None:
 
 
 NO_BATCH = (
-    "no batch is in hand: give the loader batch_sampler=train_data.batches(batch_size) (or use "
-    "infobatch.DataLoader, or give update() the indices of the batch), report a batch once, and "
-    "weigh a second loss of the same batch with batch_weights."
+    "no batch is waiting for its losses: give the loader "
+    "batch_sampler=train_data.batches(batch_size) (or use infobatch.DataLoader, or give update() "
+    "the indices of the batch), report a batch once, and weigh a second loss of the same batch "
+    "with batch_weights."
 )

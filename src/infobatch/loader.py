@@ -92,7 +92,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if self._data.epoch != epoch:
                 raise OrderError(
                     "the epoch was closed while this iteration over it was running: begin a new "
-                    "iteration after set_epoch() or load_state_dict()."
+                    "iteration after set_epoch() or load_state_dict().",
+                    "two-iterations",
                 )
             self._data.hand_out(indices)
             yield batch

@@ -62,7 +62,9 @@ class PlanSampler(Sampler[int]):
     """The samples of the current epoch, all of them, the same on all ranks."""
 
     sharded = False
+    """Whether it gives this rank's part only."""
     shrink: Shrink = "epoch"
+    """A pruned epoch has fewer samples; batches are made of them as usual."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -72,6 +74,7 @@ class PlanSampler(Sampler[int]):
         self._run.set_epoch(epoch)
 
     def track(self, shard: Shard, indices: Any, call: LoaderCall | None) -> SampleTracker:
+        """Begin to read a shard of the epoch; the run calls this."""
         tracker = SampleTracker(shard, indices, call)
         if tracker.end == 0 and shard.start == 0:
             raise nothing_left(len(shard), None if call is None else call.batch_size)
@@ -92,8 +95,11 @@ class ShardSampler(PlanSampler, DistributedSampler[int]):
     """
 
     sharded = True
+    """It gives this rank's part only."""
     shuffle = True
+    """The plan of an epoch is in random order."""
     drop_last = False
+    """Ranks are evened out by a repeat that weighs 0; no sample is left out."""
 
     @property
     def unsharded(self) -> PlanSampler:
@@ -107,26 +113,32 @@ class ShardSampler(PlanSampler, DistributedSampler[int]):
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
+        """The number of ranks."""
         return distributed.world_size()
 
     @property
     def rank(self) -> int:  # type: ignore[override]
+        """Which of the ranks this is."""
         return distributed.rank()
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
+        """The current epoch, counted from 0."""
         return self._run.epoch
 
     @property
     def seed(self) -> int:  # type: ignore[override]
+        """The seed of every choice and order."""
         return self._run.seed
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
+        """How many samples of the epoch this rank has left."""
         return len(self)
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
+        """The same of all ranks together, with repeats."""
         return len(self) * distributed.world_size()
 
 
@@ -154,8 +166,11 @@ class Batches(Sampler[list[int]]):
             )
         self._run = run
         self.drop_last = bool(drop_last)
+        """Whether a last batch that is not full is left out."""
         self.shrink: Shrink = shrink
+        """How pruned epochs are shorter: by fewer batches ("epoch"), or lighter ones ("batch")."""
         self.sharded = bool(sharded)
+        """Whether the batches are of this rank's part of the epoch."""
         self._has_warned = False
         # Lightning replaces the sampler inside the batch samplers of distributed runs, by making
         # them anew from the arguments that it finds here. Made so, ours is what it was: it is this
@@ -195,6 +210,7 @@ class Batches(Sampler[list[int]]):
         return self._batching(self._run.shard(sharded=self.sharded)).num_batches
 
     def track(self, shard: Shard, indices: Any, call: LoaderCall | None) -> BatchTracker:
+        """Begin to read a shard of the epoch; the run calls this."""
         batching = self._batching(shard)
         self._check(batching, shard)
         return BatchTracker(shard, indices, batching, call)

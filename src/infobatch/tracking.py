@@ -75,12 +75,14 @@ class Tracker(ABC):
         if self._thread != get_ident():
             raise OrderError(
                 "another thread fetches the batches, so it is not known which of them these losses "
-                f"belong to: fetch and report in one thread, or {REMEDY}."
+                f"belong to: fetch and report in one thread, or {REMEDY}.",
+                "other-thread",
             )
         if not self._is_ordered:
             raise OrderError(
                 "in_order of the DataLoader is False, so it is not known which batch these losses "
-                f"belong to: leave in_order at True, or {REMEDY}."
+                f"belong to: leave in_order at True, or {REMEDY}.",
+                "in-order-false",
             )
         positions = self._take(num_losses)
         self.reported = positions.stop
@@ -91,7 +93,8 @@ class Tracker(ABC):
         self._was_refused = True
         return OrderError(
             f"{num_samples} samples were fetched and never reported: report every batch, or "
-            f"{REMEDY}."
+            f"{REMEDY}.",
+            "dropped-batch",
         )
 
     @abstractmethod
@@ -109,7 +112,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def note_report(self) -> None:
-        """Note that the batch in hand was reported, by index."""
+        """Note that the current batch was reported, by index."""
 
     @property
     @abstractmethod
@@ -129,7 +132,8 @@ class Tracker(ABC):
         if self.is_over:
             raise OrderError(
                 "the epoch was closed, or another iteration began, while this iteration over it "
-                f"was running: finish one iteration before you begin the next, or {REMEDY}."
+                f"was running: finish one iteration before you begin the next, or {REMEDY}.",
+                "two-iterations",
             )
 
     def left_over(self) -> OrderError:
@@ -137,7 +141,8 @@ class Tracker(ABC):
             f"the loader ran to its end, but {self.end - self.reported} of {self.end} samples were "
             "never reported, and the losses of this epoch were discarded: report every batch, "
             "replace an infinite loader (it fetches the next epoch too early) by a stock "
-            f"DataLoader, or {REMEDY}."
+            f"DataLoader, or {REMEDY}.",
+            "samples-left-over",
         )
 
 
@@ -187,9 +192,10 @@ class BatchTracker(Tracker):
         stop = self.reported + num_losses
         if stop > self._stop:
             raise OrderError(
-                f"losses has {num_losses} entries, more than are left of the batch in hand "
+                f"losses has {num_losses} entries, more than are left of the current batch "
                 f"({self._stop - self.reported}): report one loss per sample and every batch once, "
-                f"or {REMEDY}."
+                f"or {REMEDY}.",
+                "reported-twice",
             )
         positions = slice(self.reported, stop)
         self._calls_at_report = self._num_calls
@@ -214,7 +220,8 @@ class BatchTracker(Tracker):
             if not holds_batches or called or self._num_reported == self._num_batches:
                 raise OrderError(
                     "losses were reported for more batches than were fetched, more than are left "
-                    f"of the batch in hand: report every batch once, or {REMEDY}."
+                    f"of the current batch: report every batch once, or {REMEDY}.",
+                    "reported-twice",
                 )
 
     @property
@@ -230,7 +237,8 @@ class BatchTracker(Tracker):
         if self._num_calls - self._num_reported != expected or self.reported != self._begin:
             raise OrderError(
                 "batch_weights was read before update(), which a loader that reads ahead does not "
-                "allow: call update(losses) first, then batch_weights is for the same batch."
+                "allow: call update(losses) first, then batch_weights is for the same batch.",
+                "weights-before-update",
             )
         return slice(self._begin, self._stop)
 
@@ -312,7 +320,8 @@ class SampleTracker(Tracker):
                 self._was_doubled = True
                 raise OrderError(
                     f"{of_batch} losses were reported for a batch of {fetched}: "
-                    f"report every batch once, or {REMEDY}."
+                    f"report every batch once, or {REMEDY}.",
+                    "reported-twice",
                 )
             of_batch, batch_size = 0, batch_size or of_batch
         of_batch += num_losses
@@ -320,8 +329,9 @@ class SampleTracker(Tracker):
             drawing and batch_size is not None and of_batch > batch_size
         ):
             raise OrderError(
-                f"losses has {num_losses} entries, more than are left of the batch in hand: report "
-                f"one loss per sample and every batch once, or {REMEDY}."
+                f"losses has {num_losses} entries, more than are left of the current batch: report "
+                f"one loss per sample and every batch once, or {REMEDY}.",
+                "reported-twice",
             )
         if self._drawn_at_first_report is None:
             self._drawn_at_first_report = drawn
@@ -339,7 +349,8 @@ class SampleTracker(Tracker):
         if self._drawn_at_report > self.reported or (is_first and ahead):
             raise OrderError(
                 "batch_weights was read before update(), which a loader that reads ahead does not "
-                "allow: call update(losses) first, then batch_weights is for the same batch."
+                "allow: call update(losses) first, then batch_weights is for the same batch.",
+                "weights-before-update",
             )
         return slice(self.reported, drawn)
 
@@ -449,13 +460,15 @@ class LoadedBatch:
             raise OrderError(
                 "another thread fetched this batch and may be ahead of the one that reports: put "
                 "the prefetcher inside, `for batch in loader.through(prefetcher)`, or give "
-                "update() the indices of the batch."
+                "update() the indices of the batch.",
+                "other-thread",
             )
         first = self._num_taken % len(self.indices)
         if first + num_losses > len(self.indices):
             raise OrderError(
                 f"losses has {num_losses} entries, but {len(self.indices) - first} samples are "
-                "left of the batch in hand: report one loss per sample."
+                "left of the current batch: report one loss per sample.",
+                "reported-twice",
             )
         self._num_taken = first + num_losses
         self._times_reported += self._num_taken == len(self.indices)
@@ -469,8 +482,9 @@ class LoadedBatch:
             # Each batch came under the name of a later one, and the last name was used up.
             raise OrderError(
                 "something reads ahead between infobatch.DataLoader and the training loop, so the "
-                "losses came under the names of other batches: iterate over loader.through(it), or "
-                "give update() the indices of the batch."
+                "losses were reported for later batches than their own: iterate over "
+                "loader.through(it), or give update() the indices of the batch.",
+                "read-ahead",
             )
 
     def _check_whole(self) -> None:
@@ -479,5 +493,6 @@ class LoadedBatch:
             raise OrderError(
                 f"{num_left} of the {len(self.indices)} samples of a batch were never reported (a "
                 "collate_fn that leaves samples out does that): give update() the indices of the "
-                "samples you report."
+                "samples you report.",
+                "part-of-a-batch",
             )

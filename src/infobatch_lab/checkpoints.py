@@ -12,6 +12,7 @@ import torch
 
 from infobatch import StateError
 from infobatch_lab.errors import UserError
+from infobatch_lab.files import check_file, check_target
 from infobatch_lab.processes import rank, wait_for_all
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Checkpoint:
             # Each process has a file of its own: one whose comparison was killed may still be
             # writing when the next one takes over.
             part = self.path.with_suffix(f".{os.getpid()}.part")
+            check_target(part)
             with part.open("wb") as file:
                 torch.save(training.state_dict(), file)
                 file.flush()
@@ -67,6 +69,7 @@ class Checkpoint:
     def load_into(self, training: Training) -> None:
         """Go on with the checkpoint, or say in one sentence why not."""
         try:
+            check_file(self.path)
             training.load_state_dict(torch.load(self.path, weights_only=True))
         except StateError as error:
             raise CheckpointError(f"{self.path}: {error}") from error

@@ -23,6 +23,16 @@ def saved(output: str) -> int:
     return int(output.splitlines()[-1].split("%")[-2].split()[-1])
 
 
+def save_digits(folder: Path, num_images: int, size: int = 8) -> None:
+    """Images of scikit-learn's digits, in a folder per class."""
+    digits = load_digits()
+    for number in range(num_images):
+        to = folder / str(digits.target[number])
+        to.mkdir(parents=True, exist_ok=True)
+        grey = Image.fromarray((digits.images[number] * 15).astype("uint8"))
+        grey.convert("RGB").resize((size, size)).save(to / f"{number}.png")
+
+
 def test_pytorch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run("pytorch.py", monkeypatch, "--epochs", "5")
     assert saved(capsys.readouterr().out) > 15
@@ -46,11 +56,7 @@ def test_lightning(
 def test_timm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    digits = load_digits()
-    for number, (image, label) in enumerate(zip(digits.images[:64], digits.target, strict=False)):
-        (tmp_path / str(label)).mkdir(exist_ok=True)
-        grey = Image.fromarray((image * 15).astype("uint8"))
-        grey.convert("RGB").save(tmp_path / str(label) / f"{number}.png")
+    save_digits(tmp_path, 64)
     options = ["--model", "test_vit", "--image-size", "160", "--epochs", "4", "--batch-size", "8"]
     run("timm_imagefolder.py", monkeypatch, str(tmp_path), *options, "--workers", "0")
     assert saved(capsys.readouterr().out) > 5

@@ -218,6 +218,17 @@ def test_what_is_saved_is_logged(tmp_path: Path) -> None:
     assert saved[-1] == pytest.approx(trainer.pruner.savings.fraction)
 
 
+def test_the_loss_over_all_samples_is_logged_from_the_first_epochs_end_on(tmp_path: Path) -> None:
+    trainer = trainer_of(llama(), tmp_path)
+    trainer.train()
+    logged = [log for log in trainer.state.log_history if "loss" in log]
+    assert ["infobatch/loss" in log for log in logged] == [log["epoch"] >= 1 for log in logged]
+    assert logged[-1]["infobatch/loss"] == trainer.pruner.metrics["infobatch/loss"]
+    # While epochs are pruned, the Trainer's own loss is that of harder samples with larger weights.
+    last = [log["infobatch/loss"] for log in logged if log["epoch"] == 2]
+    assert last[0] < logged[0]["loss"]
+
+
 def test_workers_and_a_peek_change_nothing(tmp_path: Path) -> None:
     trainer = trainer_of(llama(), tmp_path)
     trainer.train()

@@ -4,6 +4,8 @@ Lightning reads the length of an epoch once and takes it for that of all others.
 batch after which validation runs, the progress bar, and the end of a resumed epoch. The callback
 tells it each epoch's length, moves schedules per batch as full training would, saves and restores
 the pruner with Lightning's checkpoints, and logs what was saved.
+
+With several training loaders an epoch is one pass over the pruned one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ FULL = 1.0
 
 
 class InfoBatchCallback(Callback):
-    """Give it to the Trainer, and `sampler=train_data.sampler` to the training loader.
+    """Give it to the Trainer, and `batch_sampler=train_data.batches(128)` to the training loader.
 
     In `training_step` return `train_data.update(losses)`.
 
@@ -52,8 +54,13 @@ class InfoBatchCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let `configure_optimizers`, which comes next, find the length of a full epoch."""
+        if stage != "fit":
+            return
+        # First of all callbacks, so that the others find the length of an epoch when it starts.
+        trainer.callbacks.remove(self)  # type: ignore[attr-defined]
+        trainer.callbacks.insert(0, self)  # type: ignore[attr-defined]
         num_epochs = self.train_data.num_epochs
-        if stage == "fit" and num_epochs is not None and self.train_data.plan.num_pruned:
+        if num_epochs is not None and self.train_data.plan.num_pruned:
             self.train_data.set_epoch(num_epochs)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -105,9 +112,8 @@ class InfoBatchCallback(Callback):
         loader, loop = self._loader(trainer), trainer.fit_loop
         if is_trial(trainer):
             return
-        assert loop._combined_loader is not None
+        self._check_lengths(trainer)
         assert loop._data_fetcher is not None
-        loop._combined_loader.limits = [float("inf")]  # it was the length of this epoch
         epoch = loop.epoch_progress.current.processed  # type: ignore[attr-defined]
         if self._load() or self.train_data.epoch != epoch:
             self.train_data.set_epoch(epoch)
@@ -137,25 +143,47 @@ class InfoBatchCallback(Callback):
                 f"{trainer.overfit_batches}, which cut or replace the plan of an epoch: expected "
                 "neither; give InfoBatch a torch.utils.data.Subset, or the Trainer fast_dev_run."
             )
-        loader = trainer.train_dataloader
+        ours: list[DataLoader[Any]] = [dl for dl in loaders(trainer) if self._reads(dl)]
+        if len(ours) != 1:
+            raise ValueError(
+                f"{len(ours)} training loaders have the batches or the sampler of this InfoBatch, "
+                "expected one: give trainer.fit() a DataLoader with "
+                "batch_sampler=train_data.batches(batch_size), alone or among others."
+            )
+        return ours[0]
+
+    def _reads(self, loader: Any) -> bool:
+        """Whether a loader follows the plan."""
         samplers = [getattr(loader, "sampler", None)]
         samplers.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
-        if not isinstance(loader, DataLoader) or self.train_data.sampler not in samplers:
-            raise ValueError(
-                f"the training loader is a {type(loader).__name__} without the sampler of this "
-                "InfoBatch: give trainer.fit() one DataLoader, with sampler=train_data.sampler."
-            )
-        return loader
+        return isinstance(loader, DataLoader) and self.train_data.sampler in samplers
+
+    def _check_lengths(self, trainer: Trainer) -> None:
+        """Raise where an epoch would be more or less than one pass over the pruned loader."""
+        loader, num_batches = self._loader(trainer), trainer.num_training_batches
+        if num_batches == len(loader) or self.train_data.plan.num_pruned:
+            return
+        is_cut = num_batches < len(loader)
+        raise ValueError(
+            f"the pruned loader has {len(loader)} batches, and an epoch of the training loaders "
+            f"together {num_batches}, expected the same, since an epoch is one pass over the "
+            f"pruned loader: give trainer.fit() a CombinedLoader with mode "
+            f"{'max_size_cycle' if is_cut else 'min_size'!r}."
+        )
 
     # An epoch ------------------------------------------------------------------------------------
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the length of the epoch; Lightning asks its loaders for an iterator after this."""
+        if not is_trial(trainer):
+            set_length(trainer, len(self._loader(trainer)))
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the epoch that ends, and tell the length of the next."""
+        """Log the epoch that ends, and close it."""
         pl_module.log_dict(dict(self.train_data.metrics), sync_dist=True, batch_size=1)
         # max_steps may end a run within an epoch, which is then left as it is.
         if not is_trial(trainer) and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self.train_data.set_epoch(trainer.current_epoch + 1)
-            set_length(trainer, len(self._loader(trainer)))
 
     # A checkpoint --------------------------------------------------------------------------------
 
@@ -185,9 +213,18 @@ def is_trial(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
 
 
+def loaders(trainer: Trainer) -> list[Any]:
+    """All training loaders."""
+    combined = trainer.fit_loop._combined_loader
+    return [] if combined is None else combined.flattened
+
+
 def set_length(trainer: Trainer, num_batches: int) -> None:
     """Tell Lightning how many batches the epoch has, and so after which of them to validate."""
     trainer.fit_loop.max_batches = num_batches
+    combined = trainer.fit_loop._combined_loader
+    assert combined is not None
+    combined.limits = num_batches  # of each loader: none makes the epoch longer than the pruned one
     interval = trainer.val_check_interval
     if trainer.val_check_batch is None or trainer.check_val_every_n_epoch is None:
         return  # by time, or by batches whatever the epoch

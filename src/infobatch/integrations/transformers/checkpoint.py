@@ -22,6 +22,7 @@ def load(pruner: Pruner, folder: str) -> None:
     if not path.exists():
         raise StateError(
             f"{folder} has no {STATE_FILE}: resume from a checkpoint that an InfoBatchTrainer "
-            "wrote (without save_only_model)."
+            "wrote (without save_only_model).",
+            "trainer-checkpoint",
         )
     pruner.load_state_dict(torch.load(path, weights_only=True))

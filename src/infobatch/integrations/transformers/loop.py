@@ -207,7 +207,8 @@ class PrunedLoop(transformers.Trainer):
             raise StateError(
                 f"the checkpoint is in the middle of epoch {pruner.epoch}, after "
                 f"{pruner.num_reported} samples, which is no whole number of steps here: resume "
-                "with the same batch size, number of processes and gradient accumulation."
+                "with the same batch size, number of processes and gradient accumulation.",
+                "trainer-checkpoint",
             )
         return pruner.epoch, num_batches
 

@@ -92,7 +92,7 @@ class InfoBatchTrainer(PrunedLoop):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs["infobatch/saved"] = self.pruner.savings.fraction
+            logs.update(self.pruner.metrics)
         super().log(logs, start_time)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
