@@ -59,10 +59,14 @@ class Checkpoint:
             # writing when the next one takes over.
             part = self.path.with_suffix(f".{os.getpid()}.part")
             check_target(part)
-            with part.open("wb") as file:
-                torch.save(training.state_dict(), file)
-                file.flush()
-                os.fsync(file.fileno())
+            state = training.state_dict()
+            try:
+                with part.open("wb") as file:
+                    torch.save(state, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except RuntimeError as error:  # torch's word for a full disk
+                raise UserError(f"{part} cannot be written: {error}.") from error
             os.replace(part, self.path)
         wait_for_all()  # a launcher ends the others when one has ended
 

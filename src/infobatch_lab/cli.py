@@ -6,6 +6,7 @@ stopped by Ctrl-C. The options of a run are derived from `Settings` and from the
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -14,14 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 import infobatch
 from infobatch_lab import runs, tuning
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.choosing import STATISTICS, prepared
-from infobatch_lab.commands import reading, selecting
+from infobatch_lab.commands import demo, reading, selecting
 from infobatch_lab.commands.arguments import (
     CheckpointEvery,
     Data,
@@ -39,7 +39,6 @@ from infobatch_lab.commands.sweeps import (
     show_or_print,
     stop_here,
     title_of,
-    write_report,
 )
 from infobatch_lab.display import running, show_frontiers, tell
 from infobatch_lab.errors import UserError
@@ -48,11 +47,11 @@ from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
 from infobatch_lab.settings import settings
-from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
+from infobatch_lab.sweep import SWEPT, frontier_grid, grid
 from infobatch_lab.training import Stopped, train
 
-DEMO_RUNS = "demo.jsonl"
-"""Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
+DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+"""Errors of writing, which do not name the file."""
 
 app = typer.Typer(
     add_completion=False,
@@ -78,9 +77,10 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in DISK_ERRORS:
             raise
-        tell(f"{error.filename}: {error.strerror}.")
+        where = "the disk" if error.filename is None else error.filename
+        tell(f"{where}: {error.strerror}.")
         sys.exit(1)
 
 
@@ -93,6 +93,7 @@ def run() -> None:
         "infobatch train",
         "infobatch train --data cifar10 --model resnet18 --rule tiers --epochs 30 --seed 1",
         "infobatch train --data fashion-mnist --rule full --json",
+        "infobatch train --data npz:images.npz --epochs 10      # or folder:PATH, hf:PATH",
         "infobatch train --data cifar100 --resume           # after Ctrl-C",
         "infobatch train --select dq --keep 0.5 --rule mean # on a subset chosen before",
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
@@ -188,7 +189,7 @@ def compare(
     """Train a grid of rules, subsets and seeds. Runs that OUT/runs.jsonl has are not repeated."""
     for name in SWEPT:
         if given.get(name) is not None:
-            as_given = numbers if name in ("prune_ratio", "delta", "keep") else split
+            as_given = numbers if name in ("prune_ratio", "delta", "keep", "budget") else split
             given[name] = as_given(name.replace("_", "-"), given[name])
     if rule_names is None:
         rule_names = "full" if given["select"] or given["subset"] else "full,mean,tiers,random"
@@ -220,7 +221,7 @@ def frontier(
         str, typer.Option("--rules", help="Rules, separated by commas; each is run in both modes")
     ] = "mean,tiers,random",
     lengths: Annotated[
-        str, typer.Option(help="Full training's lengths, as parts of the epochs; 1 among them")
+        str, typer.Option(help="Lengths of full training, as parts of the epochs; one must be 1")
     ] = "1,0.7,0.6,0.5",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     tune_lr: Annotated[
@@ -237,7 +238,7 @@ def frontier(
     out_folder: Out = Path("frontier"),
     as_json: Json = False,
 ) -> None:
-    """Is pruning better than training less? Compare rules with shorter full training."""
+    """Compare rules with shorter full training, at equal cost."""
     parts = numbers("lengths", lengths)
     if 1 not in parts or not all(0 < part <= 1 for part in parts):
         raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")
@@ -255,37 +256,6 @@ def frontier(
         show_frontiers(found)
 
 
-@app.command(
-    epilog=examples(
-        "infobatch demo",
-        "infobatch demo --seeds 10",
-    )
-)
-def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 5,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time [default: one per core, at most 4]")
-    ] = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder for runs and report")] = Path(
-        "infobatch-demo"
-    ),
-    as_json: Json = False,
-) -> None:
-    """See it work, in about a minute: four rules on scikit-learn's digits, and a report."""
-    cells = grid("digits", seeds=range(seeds), rule=["full", "mean", "tiers", "random"])
-    file = out_folder / DEMO_RUNS
-    if not len(Pending(cells, [], runs.read_file(file))):
-        file.unlink()  # a finished one is shown anew, a stopped one goes on
-    num_jobs = jobs or min(torch.get_num_threads(), 4)
-    finished = run_cells(cells, [], file, None, num_jobs, checkpoint_every=0)
-    show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
-    page = write_report([file], out_folder, None)
-    if as_json:
-        tell(f"report in {page}")
-    else:
-        print(f"report in {page}")
-
-
 @app.callback(invoke_without_command=True)
 def version_option(
     version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
@@ -297,5 +267,6 @@ def version_option(
 
 
 # After those that train, in the order of the help.
+app.registered_commands += demo.app.registered_commands
 app.registered_commands += selecting.app.registered_commands
 app.registered_commands += reading.app.registered_commands

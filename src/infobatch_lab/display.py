@@ -141,7 +141,7 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
 
 def time_saved(row: Row) -> str:
     """The part of full training's time, marked where it is to be read with caution."""
-    if row.time_saved is None or row.is_reference:
+    if row.time_saved is None:
         return NONE
     return f"{row.time_saved:.1%}" + f" {CROWD_MARK}" * row.is_crowded
 
@@ -217,6 +217,7 @@ VARIED: dict[str, Callable[[Row], str]] = {
     "prune ratio": lambda row: _number(row.method.key.prune_ratio),
     "delta": lambda row: _number(row.method.key.delta),
     "shrink": lambda row: row.method.key.shrink if row.method.rule != "full" else "",
+    "budget": lambda row: _number(row.method.key.budget),
     "choosing": _choosing,
 }
 """The columns of settings, each shown where it takes several values, and the time of choosing."""

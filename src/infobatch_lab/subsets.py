@@ -81,10 +81,11 @@ def beside(path: Path) -> Path:
 def load(path: Path) -> Choice:
     """Read a file of indices, with the facts beside it where there are some."""
     found = read_npy(path)
-    is_list = found.ndim == 1 and found.dtype.kind in "iu"
-    if not is_list or not len(found) or found.min() < 0 or len(np.unique(found)) < len(found):
+    is_list = found.ndim == 1 and found.dtype.kind in "iu" and len(found) > 0
+    indices = found.astype(np.int64) if is_list else found  # beyond int64 they are below 0
+    if not is_list or indices.min() < 0 or len(np.unique(indices)) < len(indices):
         raise UserError(f"subset is {path}, expected a list of different indices in it.")
-    choice = Choice(torch.from_numpy(found.astype(np.int64)))
+    choice = Choice(torch.from_numpy(indices))
     facts_file = beside(path)
     if not facts_file.exists():
         return choice
@@ -97,7 +98,7 @@ def load(path: Path) -> Choice:
             choice, num_samples=about["num_samples"], data=about["data"], weights=weights, **seconds
         )
         belongs = about["digest"] == choice.digest
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RuntimeError):
         belongs = False
     if not belongs:
         raise UserError(f"{facts_file} does not belong to {path.name}: delete it.")
@@ -135,8 +136,10 @@ def said_of_subset(select: str | None, keep: float | None, subset: str | None) -
     ('herding 30 %', 'mine.npy')
     """
     if subset is not None:
-        return Path(DIGEST.sub("", subset)).name
-    return "" if select is None or keep is None else f"{select} {100 * keep:g} %"
+        return Path(DIGEST.sub("", subset)).name or subset
+    if select is None:
+        return ""
+    return select if keep is None else f"{select} {100 * keep:g} %"
 
 
 # Tasks --------------------------------------------------------------------------------------------

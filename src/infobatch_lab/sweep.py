@@ -12,7 +12,7 @@ from infobatch_lab.lines import Run
 from infobatch_lab.rules import DELTA
 from infobatch_lab.settings import SHRINK, Settings, settings
 
-SWEPT = ("optimizer", "select", "keep", "rule", "prune_ratio", "delta", "shrink")
+SWEPT = ("optimizer", "select", "keep", "rule", "prune_ratio", "delta", "shrink", "budget")
 """The settings that a comparison may vary; the last one changes fastest."""
 
 

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import resource
 import struct
 import zipfile
 import zlib
@@ -30,6 +31,7 @@ from infobatch_lab.fields import UnreadableError
 from infobatch_lab.lines import run_of
 from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.queue import QueueFile, QueueState, status_of
+from infobatch_lab.runs import read_file
 from infobatch_lab.settings import settings
 from infobatch_lab.tables import read_rows
 from tests.lab.files import write_mnist
@@ -497,3 +499,39 @@ def test_runs_are_not_added_to_a_pipe(run: Run) -> None:
     Path("runs").mkdir()
     pipe(Path("runs/runs.jsonl"))
     assert "runs.jsonl is no file" in sentence(run("train", "--epochs", 1))
+
+
+def test_a_full_disk_is_one_sentence_and_costs_one_line(run: Run) -> None:
+    short = ["train", "--epochs", 1, "--batch-size", 256]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        told = sentence(run(*short))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in told
+    assert run(*short)[0] == 0
+    notes: list[str] = []
+    assert len(read_file(Path("runs/runs.jsonl"), notes.append)) == 1
+    assert "runs.jsonl:1 is left out" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("indices", "facts"),
+    [
+        ([-1, 2], None),
+        (np.array([2**64 - 1, 1], dtype=np.uint64), None),
+        ([0.5], None),
+        ([1, 1], None),
+        ([0, 1], "[" * 100_000),
+        ([0, 1], '{"weights": {}, "num_samples": 2, "data": 3}'),
+        ([0, 1], '{"weights": [1' + "0" * 400 + '], "num_samples": 2}'),
+        ([0, 1], "[]"),
+    ],
+)
+def test_a_subset_that_is_none_is_one_sentence(run: Run, indices: Any, facts: str | None) -> None:
+    np.save("a.npy", np.asarray(indices))
+    if facts is not None:
+        Path("a.json").write_text(facts)
+    reason = "different indices" if facts is None else "does not belong to a.npy"
+    assert reason in sentence(run("train", "--subset", "a.npy"))

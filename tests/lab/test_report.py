@@ -410,9 +410,8 @@ def test_times_of_several_machines_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_times_of_a_crowded_machine_carry_a_caution(tmp_path: Path) -> None:
-    alone = {"load": {"start": 1.0, "end": 2.0}}  # the machine has two cores
-    crowded = {"load": {"start": 1.0, "end": 5.0}}
-    lines = [run("full", **alone), run("mean", **alone), run("tiers", **crowded)]
+    alone, crowded = ({"start": 1.0, "end": end} for end in (2.0, 5.0))  # of two cores
+    lines = [run("full", load=alone), run("mean", load=alone), run("tiers", load=crowded)]
     shown = {row["Method"].split()[0]: row for row in Tables(page_of(tmp_path, *lines)).rows}
     assert shown["mean"]["Time saved"] == "25.0 %"
     assert shown["tiers"]["Time saved"] == "25.0 % ‡"

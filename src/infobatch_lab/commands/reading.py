@@ -41,12 +41,18 @@ class QueueAction(str, Enum):
     )
 )
 def queue(
-    action: Annotated[QueueAction, typer.Argument(help="What to do")] = QueueAction.show,
+    action: Annotated[
+        QueueAction,
+        typer.Argument(help="Show the runs, pause them, resume them, or run what is left"),
+    ] = QueueAction.show,
     out_folder: Out = Path("runs"),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a comparison has still to run and how long it will take; hold it, or go on."""
+    """Show, pause or go on with the runs of a comparison.
+
+    Shows what is left and how long it will take.
+    """
     file = QueueFile(out_folder / RUNS)
     if action is QueueAction.pause:
         file.pause()
@@ -87,7 +93,10 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page with tables and figures of finished runs, and print its path."""
+    """Write a page with tables and figures of finished runs.
+
+    Prints its path.
+    """
     try:
         check_margin(margin)
     except ValueError as error:
@@ -118,7 +127,7 @@ def report(
     ),
 )
 def rules_command(as_json: Json = False) -> None:
-    """List the rules: what each one skips, and whether it is biased."""
+    """List the rules: what each one skips, and if it is biased."""
     rows = list(infobatch.rules.RULES.values())
     if as_json:
         facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
@@ -159,7 +168,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="Random seed")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show what a rule would keep of a file of scores, without training."""
+    """Show what a rule would keep of a file of scores."""
     facts = plan_for(file, rule=rule, prune_ratio=prune_ratio, column=column, seed=seed)
     if as_json:
         print(json.dumps(facts))

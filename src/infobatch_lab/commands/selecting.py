@@ -46,7 +46,7 @@ def select(
     ] = Path("runs") / STATISTICS,
     as_json: Json = False,
 ) -> None:
-    """Choose a part of a data set once, and write the indices of its samples."""
+    """Choose a part of a data set once, and write its indices."""
     if out_file.suffix != ".npy":
         raise UserError(f"out is {out_file}, expected a name that ends in .npy.")
     cell = settings(data, select=method, keep=keep, **given)

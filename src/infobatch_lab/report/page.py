@@ -105,7 +105,12 @@ class FrontierSection:
 
     @property
     def table(self) -> list[list[str]]:
-        return [[text.replace("-", MINUS) or NONE for text in cells(row)] for row in self.rows]
+        """The spread stays beside its mean."""
+        spread = f"{NO_BREAK_SPACE}±{NO_BREAK_SPACE}"
+        return [
+            [text.replace("-", MINUS).replace(" ± ", spread) or NONE for text in cells(row)]
+            for row in self.rows
+        ]
 
     @property
     def answers(self) -> list[tuple[str, list[FrontierRow]]]:
