@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-OLDEST := $(VENV)-oldest
+# The oldest that pyproject.toml allows, for `make test-oldest`.
+TORCH ?= 2.6.0
+NUMPY ?= 1.26.4
+CORE := $(VENV)-torch-$(TORCH)
 
-.PHONY: test test-fast test-oldest lint demo bench clean
+.PHONY: test test-fast test-core test-oldest coverage lint docs docs-serve dist demo bench clean
 
 # On both cores, a file of tests to a process.
 test: lint
@@ -13,15 +16,35 @@ test: lint
 test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# The core with the oldest torch and NumPy that pyproject.toml allows.
-test-oldest: $(OLDEST)/installed
-	$(OLDEST)/bin/python -m pytest -n 2 tests --ignore tests/lab \
-		--ignore tests/integrations --ignore tests/test_docs.py --ignore tests/test_benchmarks.py
+# Of the library, by its fast tests.
+coverage: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --ignore tests/lab tests src/infobatch
+
+test-oldest: test-core
+
+# The library alone, with one torch and NumPy: `make test-core TORCH=2.8.0 NUMPY=2.2.6`.
+test-core: $(CORE)/installed
+	$(CORE)/bin/python -m pytest -n 2 tests --ignore tests/lab --ignore tests/integrations \
+		--ignore tests/test_docs.py --ignore tests/test_site.py --ignore tests/test_benchmarks.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/installed
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/installed
+	$(BIN)/mkdocs serve
+
+# Wheel and sdist; the wheel is installed into an empty environment, where the README's loop runs.
+dist: $(VENV)/installed
+	rm -rf dist build/empty
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && empty/bin/python ../tests/snippets.py
 
 demo: $(VENV)/installed
 	$(BIN)/infobatch demo
@@ -35,12 +58,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-$(OLDEST)/installed: pyproject.toml
-	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/pip install --quiet "torch==2.6.0" "numpy==1.26.4" "torchdata==0.11.0" \
+$(CORE)/installed: pyproject.toml
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/pip install --quiet "torch==$(TORCH)" "numpy==$(NUMPY)" "torchdata==0.11.0" \
 		pytest pytest-xdist hypothesis
-	$(OLDEST)/bin/pip install --quiet --no-deps --editable .
+	$(CORE)/bin/pip install --quiet --no-deps --editable .
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

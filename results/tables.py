@@ -2,6 +2,7 @@
 
 python results/tables.py results/digits
 python results/tables.py --time results/wall-clock
+python results/tables.py --subsets results/selection
 """
 
 from __future__ import annotations
@@ -17,14 +18,22 @@ from infobatch_lab.comparison import Comparison, Row, compare
 from infobatch_lab.frontier import cells as cells_of
 from infobatch_lab.frontier import columns, find_frontiers, without_pieces
 from infobatch_lab.runs import read
+from infobatch_lab.shares import lines_by_share, shares_of
 
 
 def main() -> None:
-    is_of_time = sys.argv[1] == "--time"
-    runs, notes = read([Path(folder) for folder in sys.argv[1 + is_of_time :]])
+    kind = sys.argv[1] if sys.argv[1] in ("--time", "--subsets") else ""
+    is_of_time = kind == "--time"
+    runs, notes = read([Path(folder) for folder in sys.argv[1 + bool(kind) :]])
     comparisons, doubles = compare(runs)
     for note in notes + doubles:
         print(note, file=sys.stderr)
+    if kind == "--subsets":
+        for comparison in comparisons:
+            print(f"### {comparison.title}\n\n{subsets_table(comparison)}\n")
+            print(f"What choosing costs:\n\n{cost_table(comparison)}\n")
+            print(f"Rules on a subset:\n\n{table(comparison, combined(comparison))}\n")
+        return
     frontiers = find_frontiers(runs)
     for frontier in [] if is_of_time else frontiers:
         rows_of_text = [(f"`{name}`", *texts) for name, *texts in map(cells_of, frontier.rows())]
@@ -102,6 +111,67 @@ def time_table(comparison: Comparison, rows: Sequence[Row]) -> str:
         )
         lines.append(line)
     return markdown(TIME_COLUMNS, lines)
+
+
+def subsets_table(comparison: Comparison) -> str:
+    """The shape of the paper's Table 1: methods by pruned share; bold where lossless."""
+    metric, shares = comparison.metric, shares_of(comparison)
+    lines = []
+    if (full := comparison.full) is not None:
+        value = f"{metric.text(full.mean)} ± {metric.text(full.spread or 0)}"
+        blank = ("",) * (len(shares) - 1)
+        lines.append(("all samples", "", value, *blank, str(len(full.runs))))
+    for line in lines_by_share(comparison):
+        cells = [by_share(line.row_of[s]) if s in line.row_of else "" for s in shares]
+        seeds = {len(row.method.runs) for row in line.row_of.values()}
+        kind = "once" if line.is_static else "every epoch"
+        lines.append((f"`{line.name}`", kind, *cells, "-".join(map(str, sorted(seeds)))))
+    heads = (f"{share:.0%} pruned" for share in shares)
+    return markdown(("method", "chooses", *heads, "seeds"), lines)
+
+
+def by_share(row: Row) -> str:
+    """A value, and its difference to full training with half of the 95 % interval."""
+    metric, found = row.comparison.metric, row.difference
+    value = metric.text(row.method.mean)
+    if found is None:
+        return value
+    half = "" if found.high is None else f" ± {metric.text(found.high - found.mean)}"
+    text = f"{value} ({metric.signed(found.mean)}{half})"
+    return f"**{text}**" if row.verdict == "lossless" else text
+
+
+COST_COLUMNS = ("method", "collecting", "selecting", "training", "in all", "seeds")
+
+
+def cost_table(comparison: Comparison) -> str:
+    """The shape of the paper's Table 2: times in % of full training's, at the middle share."""
+    shares, full = shares_of(comparison), comparison.full
+    if not shares or full is None:
+        return ""
+    middle = shares[len(shares) // 2]
+    lines = []
+    for line in lines_by_share(comparison):
+        row = line.row_of.get(middle)
+        if row is None:
+            continue
+        method, seconds = row.method, full.mean_of("train_seconds") or 1.0
+        names = ("collecting_seconds", "selecting_seconds", "train_seconds")
+        parts = [(method.mean_of(name) or 0.0) / seconds for name in names]
+        if not line.is_static:  # what it takes to decide is inside of the training time
+            parts[1] = (method.mean_of("pruning_seconds") or 0.0) / seconds
+            parts[2] -= parts[1]
+        texts = [f"{part:.1%}" if part else "" for part in parts]
+        lines.append((sum(parts), (f"`{line.name}`", *texts, f"{sum(parts):.0%}",
+                                   str(len(method.runs)))))  # fmt: skip
+    return markdown(COST_COLUMNS, [line for _, line in sorted(lines)])
+
+
+def combined(comparison: Comparison) -> list[Row]:
+    """Rules on a subset, each after the subset alone."""
+    rows = [row for row in comparison.rows() if row.method.key.chosen]
+    both = {row.method.key.select for row in rows if row.method.rule != "full"}
+    return [row for row in rows if row.method.key.select in both]
 
 
 if __name__ == "__main__":

@@ -356,7 +356,7 @@ def test_in_a_worker_there_is_nothing_to_report_to() -> None:
     copied = InfoBatch(Numbers(5), 3)
     copied.__setstate__({**copied.__getstate__(), "_own": None})
     assert len(copied) == 5
-    with pytest.raises(infobatch.OrderError, match="the copy of a DataLoader's worker"):
+    with pytest.raises(infobatch.OrderError, match="a copy inside a DataLoader worker"):
         copied.update(torch.ones(5))
 
 

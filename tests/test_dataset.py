@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import infobatch
 from infobatch import InfoBatch
+from infobatch.official import INSTEAD
 from infobatch.rules import Groups, Mean, Memory
-from tests.conftest import Numbers, loss_of
+from tests.conftest import Numbers, loss_of, train_epoch
 
 
 def test_the_lines_of_the_readme_train_a_model() -> None:
@@ -87,14 +88,78 @@ def test_the_error_inside_a_property_is_the_one_shown() -> None:
         InfoBatch(Numbers(9), 3, rule=Broken()).plan  # noqa: B018
 
 
-def test_what_would_be_set_without_effect_is_refused() -> None:
+def test_what_a_data_set_has_is_set_there() -> None:
+    """timm's create_loader sets `transform` on the data set that it is given."""
     data = InfoBatch(Numbers(9), 3)
-    with pytest.raises(AttributeError, match=r"set train_data\.dataset\.targets"):
-        data.targets = [0] * 9
-    data.dataset.targets = [2] * 9
-    assert data.targets[0] == 2
+    data.targets = [2] * 9
+    assert data.dataset.targets == data.targets == [2] * 9
+    assert "targets" not in vars(data)
+
+
+def test_names_of_its_own_and_private_ones_stay_on_the_wrapper() -> None:
+    data = InfoBatch(Fetching(9), 3)
     data.note = "fine"
-    assert data.note == "fine"
+    data._private_of_the_wrapped = False
+    assert (data.note, data.dataset._private_of_the_wrapped) == ("fine", True)
+    assert not hasattr(data.dataset, "note")
+    other = Numbers(9)
+    data.dataset = other
+    assert data.dataset is other
+    with pytest.raises(AttributeError, match="epoch"):
+        data.epoch = 3  # type: ignore[misc]
+    assert not hasattr(other, "epoch")
+
+
+def test_what_lies_inside_a_subset_is_not_set_by_accident() -> None:
+    """Both parts of a split share one data set: the other one would change, too."""
+    raw = Numbers(9)
+    data = InfoBatch(Subset(raw, [1, 2, 3]), 3)
+    with pytest.raises(AttributeError, match=r"set train_data\.dataset\.dataset\.targets"):
+        data.targets = [0] * 9
+    data.indices = [4, 5, 6]  # the Subset's own
+    assert [data[i] for i in range(3)] == [4, 5, 6]
+    assert raw.targets == Numbers(9).targets
+
+
+@pytest.mark.slow
+def test_workers_see_what_was_set_before_they_started() -> None:
+    class Scaled(Numbers):
+        scale = 1
+
+        def __getitem__(self, index: int) -> int:
+            return index * self.scale
+
+    data = InfoBatch(Scaled(6), 3)
+    data.scale = 10
+    loader = DataLoader(data, batch_sampler=data.batches(6), num_workers=1)
+    assert sorted(next(iter(loader)).tolist()) == [0, 10, 20, 30, 40, 50]
+
+
+@pytest.mark.parametrize("name", sorted(INSTEAD))
+def test_a_name_of_the_authors_package_says_what_to_write_here(name: str) -> None:
+    data = InfoBatch(Numbers(9), 3)
+    with pytest.raises(AttributeError, match=f"^{name} is a name of the authors' package: .*[.]$"):
+        getattr(data, name)
+    assert not hasattr(data, name)
+
+
+def test_a_data_sets_own_attribute_of_such_a_name_is_read() -> None:
+    raw = Numbers(9)
+    raw.weights = [1.0] * 9  # type: ignore[attr-defined]
+    assert InfoBatch(raw, 3).weights == [1.0] * 9
+
+
+def test_repr_tells_size_epoch_rule_and_saving() -> None:
+    data = InfoBatch(Numbers(100), 10)
+    settings = "num_samples=100, num_epochs=10"
+    rule = "rule=Mean(prune_ratio=0.5, rescale=True)"
+    assert repr(data) == f"InfoBatch(Numbers, {settings}, epoch=0, {rule}, saved=0.0%)"
+    train_epoch(data)
+    train_epoch(data)
+    saved = f"{data.savings.fraction:.1%}"
+    assert repr(data) == f"InfoBatch(Numbers, {settings}, epoch=2, {rule}, saved={saved})"
+    assert saved != "0.0%"
+    assert "num_steps=50" in repr(InfoBatch(Numbers(100), num_steps=50))
 
 
 class Fetching(Numbers):

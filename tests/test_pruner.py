@@ -438,7 +438,7 @@ def test_a_seed_is_a_whole_number() -> None:
         ),
         (torch.ones(2), {"indices": [0, 1], "scores": [1.0, 1.0]}, TypeError, "scores is list"),
         (torch.ones(2), {"indices": [0, 1], "mask": torch.ones(3)}, ValueError, "mask is shaped"),
-        (torch.ones(2), {}, OrderError, "no batch is in hand"),
+        (torch.ones(2), {}, OrderError, "no batch is waiting for its losses"),
     ],
 )
 def test_a_refused_update_changes_nothing(
@@ -473,8 +473,9 @@ def test_metrics_are_of_the_epoch_trained_last() -> None:
         pruner.update(loss_of(rest, epoch), rest)
         resumed = Pruner(100, num_epochs=10)
         resumed.load_state_dict(pruner.state_dict())
-        assert resumed.metrics == pruner.metrics
         metrics = pruner.metrics
+        assert metrics.pop("infobatch/num_batches") == pruner.num_batches == 2
+        assert resumed.metrics == metrics
         assert metrics["infobatch/kept_fraction"] == pytest.approx(kept[-1])
         assert within == pytest.approx(kept[-1], abs=0.02)  # of 20 samples, in whole numbers
         assert metrics["infobatch/saved"] == pytest.approx(1 - sum(kept) / len(kept))

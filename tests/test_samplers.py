@@ -1,4 +1,4 @@
-"""Which batch is in hand, with torch's DataLoader: every case with 0 and with 2 workers.
+"""Which batch is current, with torch's DataLoader: every case with 0 and with 2 workers.
 
 With `batches()`, with `sampler` and torch's BatchSampler, and with BatchSamplers of other forms.
 
@@ -471,7 +471,9 @@ def test_a_batch_reported_twice_is_an_error_by_the_next_update(
     data: InfoBatch[int], num_workers: int, kind: str, step: int
 ) -> None:
     same, last = untouched(data), 0
-    with pytest.raises(OrderError, match="more than are left of the batch|losses were reported"):
+    with pytest.raises(
+        OrderError, match="more than are left of the current batch|losses were reported"
+    ):
         for number, samples in enumerate(stock(data, num_workers, kind)):
             last = number
             data.update(loss_of(samples))
@@ -487,7 +489,7 @@ def test_a_batch_reported_twice_at_the_end_never_passes(
     data: InfoBatch[int], num_workers: int, kind: str
 ) -> None:
     loader, same = stock(data, num_workers, kind), untouched(data)
-    with pytest.raises(OrderError, match="more than are left|no batch is in hand"):
+    with pytest.raises(OrderError, match="more than are left|no batch is waiting for its losses"):
         for step, samples in enumerate(loader):
             data.update(loss_of(samples))
             if step == len(loader) - 2:
@@ -565,9 +567,11 @@ def test_a_loop_that_only_a_reference_cycle_keeps_alive_is_over(data: InfoBatch[
 
 
 def test_without_the_sampler_there_is_no_batch_in_hand(data: InfoBatch[int]) -> None:
-    with pytest.raises(OrderError, match=r"no batch is in hand: give the loader batch_sampler="):
+    with pytest.raises(
+        OrderError, match=r"no batch is waiting for its losses: give the loader batch_sampler="
+    ):
         train(data, DataLoader(data, batch_size=BATCH, shuffle=True))
-    with pytest.raises(OrderError, match="no batch is in hand"):
+    with pytest.raises(OrderError, match="no batch is waiting for its losses"):
         data.batch_weights  # noqa: B018
 
 
@@ -734,7 +738,7 @@ def test_torchdatas_loader_with_a_batch_dropped(data: InfoBatch[int], num_worker
         train(data, skipping(stateful(data, num_workers), 2))
 
 
-# Weights of the batch in hand --------------------------------------------------------------------
+# Weights of the current batch --------------------------------------------------------------------
 
 
 @WORKERS

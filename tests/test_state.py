@@ -83,7 +83,7 @@ Hostile = Callable[[State], object]
 FIELDS = sorted(make().state_dict())
 NUMBERS = [
     "epoch", "steps_at_start", "steps_done", "num_trained", "num_full", "last_num_trained",
-    "last_num_full", "num_nonfinite", "prunes",
+    "last_num_full", "num_nonfinite", "prunes", "scores_given",
 ]  # fmt: skip
 WRONG_NUMBERS = {
     "-5": -5,
@@ -110,6 +110,10 @@ def without(name: str) -> Hostile:
 
 def scores(change: Callable[[torch.Tensor], object]) -> Hostile:
     return lambda state: {**state, "scores": change(state["scores"])}
+
+
+def metrics(change: Callable[[torch.Tensor], object]) -> Hostile:
+    return lambda state: {**state, "metrics": change(state["metrics"])}
 
 
 def one_is(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -151,6 +155,13 @@ HOSTILE: dict[str, Hostile] = {
     **{f"scores {label}": scores(change) for label, change in STRANGE_TENSORS.items()},
     "scores with inf": scores(one_is(torch.inf)),
     "scores with -inf": scores(one_is(-torch.inf)),
+    **{
+        f"metrics {label}": metrics(change)
+        for label, change in STRANGE_TENSORS.items()
+        if label not in ("float64", "quantized")
+    },
+    "metrics with inf": metrics(lambda values: values + torch.inf),
+    "scores_given 2": with_(scores_given=2),
     "prunes 2": with_(prunes=2),
     "seed 2.5": with_(seed=2.5),
     "seed a string": with_(seed="3"),
@@ -176,9 +187,9 @@ HOSTILE: dict[str, Hostile] = {
     "memory a tensor": with_(memory=torch.zeros(2000)),
     "format 1": with_(format=1),
     "format 2": with_(format=2),
-    "format 4": with_(format=4),
-    "format '3'": with_(format="3"),
-    "format 3.0": with_(format=3.0),
+    "format 5": with_(format=5),
+    "format '4'": with_(format="4"),
+    "format 4.0": with_(format=4.0),
     "format None": with_(format=None),
     "format a tensor": with_(format=torch.tensor([3, 3])),
     "losses a string": with_(losses="-"),
@@ -198,7 +209,7 @@ HOSTILE: dict[str, Hostile] = {
     "a number": lambda state: 3,
     "a model": lambda state: torch.nn.Linear(3, 2).state_dict(),
     "a whole checkpoint": lambda state: {"model": {}, "pruner": state, "epoch": 3},
-    "a format alone": lambda state: {"format": 3},
+    "a format alone": lambda state: {"format": 4},
     "an old format alone": lambda state: {"format": 2},
 }
 
@@ -295,7 +306,22 @@ def test_what_is_wrong_is_named() -> None:
     for name in NUMBERS:
         assert f"{name} -5, expected a whole number" in refusal_of(pruner, {**state, name: -5})
     assert "infinite scores" in refusal_of(pruner, scores(one_is(torch.inf))(state))
-    assert "format 4, expected 3" in refusal_of(pruner, with_(format=4)(state))
+    assert "format 5, expected 4" in refusal_of(pruner, with_(format=5)(state))
+
+
+@pytest.mark.parametrize("place", ["start", "middle"])
+def test_a_checkpoint_without_metrics_goes_on_and_tells_those_it_can_know(place: str) -> None:
+    """Format 3 had none: the first epoch's loss is not known, so there is no part of it left."""
+    pruner = trained("mean", place)
+    state = pruner.state_dict()
+    before = {name: state[name] for name in state if name not in ("metrics", "scores_given")}
+    resumed = make()
+    resumed.load_state_dict({**before, "format": 3})
+    assert "infobatch/loss" not in resumed.metrics
+    assert train(resumed, 1) == train(pruner, 1)
+    assert resumed.metrics["infobatch/loss"] == pruner.metrics["infobatch/loss"]
+    assert "infobatch/loss_left" in pruner.metrics
+    assert "infobatch/loss_left" not in resumed.metrics
 
 
 def test_other_scores_draw_another_plan() -> None:

@@ -28,7 +28,7 @@ __all__ = [
     "selection",
 ]
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 from infobatch.callers import is_starting_workers
 from infobatch.errors import OrderError
 from infobatch.indexed import WithIndices, fetch
+from infobatch.official import instead_of
 from infobatch.plan import Plan
-from infobatch.pruner import Pruner
+from infobatch.pruner import Pruner, progress_of
 from infobatch.rules import Rule
 from infobatch.samplers import Batches, ShardSampler, Shrink
 from infobatch.state import Savings
@@ -28,20 +29,26 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         dataset: Your data set, with `__getitem__` and `__len__`.
         num_epochs: How many epochs you train. Give this or `num_steps`.
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
-        delta: The part of the training that may prune; after it every sample is trained.
+        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
+            trained.
         num_steps: How many batches you train, where you count those and not epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
-        seed: Of the random choice and order; the same on all ranks.
+        seed: The seed of the random choice and order of samples; the same on all ranks.
 
     Give `batches()` to your DataLoader, and report one loss per sample to `update()`:
 
     >>> import torch
     >>> train_data = InfoBatch(torch.arange(6.0), num_epochs=10)
     >>> batches = train_data.batches(batch_size=2)
-    >>> for x in torch.utils.data.DataLoader(train_data, batch_sampler=batches):
-    ...     loss = train_data.update((x - 3) ** 2)  # then loss.backward()
-    >>> train_data.epoch
-    1
+    >>> loader = torch.utils.data.DataLoader(train_data, batch_sampler=batches)
+    >>> for epoch in range(10):
+    ...     for x in loader:
+    ...         loss = train_data.update((x - 3) ** 2)  # then loss.backward()
+    ...     metrics = train_data.metrics  # to log
+    >>> train_data.epoch, train_data.savings.fraction > 0
+    (10, True)
+
+    Attributes of your data set (`targets`, `classes`, `transform`) are read and set through it.
 
     """
 
@@ -71,6 +78,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
         self.dataset: Any = dataset
+        """The wrapped data set. Its attributes are read and set through the wrapper, too."""
         self._num_samples = num_samples
         self._own: Pruner | None = Pruner(
             num_samples, num_epochs, prune_ratio, delta, num_steps=num_steps, rule=rule, seed=seed
@@ -89,6 +97,12 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def __len__(self) -> int:
         return self._num_samples
 
+    def __repr__(self) -> str:
+        data = type(self.dataset).__name__
+        if self._own is None:
+            return f"InfoBatch({data} of {self._num_samples} samples, in a DataLoader's worker)"
+        return f"InfoBatch({data}, {progress_of(self._own)})"
+
     def with_indices(self) -> WithIndices:
         """The same data with items (index, item), for a `collate_fn` that reorders a batch.
 
@@ -101,19 +115,31 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         # forwarded: protocols found on the wrapped data set would be taken for ours.
         if hasattr(type(self), name):  # a property that failed: its own error is the one to show
             return object.__getattribute__(self, name)
-        if name.startswith("_") or "dataset" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.dataset, name)
+        is_forwarded = not name.startswith("_") and "dataset" in self.__dict__
+        if is_forwarded and hasattr(self.dataset, name):
+            return getattr(self.dataset, name)
+        hint = instead_of(name)
+        if hint is not None:
+            raise AttributeError(hint)
+        if is_forwarded:
+            return getattr(self.dataset, name)  # its own error
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        # What a wrapped data set has is set there, where it has an effect: timm sets `transform`.
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
         wrapped = self.__dict__.get("dataset")
-        is_own = name.startswith("_") or name == "dataset" or hasattr(type(self), name)
-        if not is_own and hasattr(wrapped, name):
+        if is_own or wrapped is None:
+            super().__setattr__(name, value)
+        elif hasattr(wrapped, name):
+            setattr(wrapped, name, value)
+        elif isinstance(wrapped, Subset) and hasattr(wrapped.dataset, name):
             raise AttributeError(
-                f"{name} belongs to the wrapped data set, where setting it here would change "
-                f"nothing: set train_data.dataset.{name}."
+                f"{name} belongs to the data set inside the Subset, which other Subsets may share: "
+                f"set train_data.dataset.dataset.{name}, or give each Subset a data set of its own."
             )
-        super().__setattr__(name, value)
+        else:
+            super().__setattr__(name, value)
 
     # The pruner ----------------------------------------------------------------------------------
 
@@ -121,8 +147,9 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def _pruner(self) -> Pruner:
         if self._own is None:
             raise OrderError(
-                "this InfoBatch is the copy of a DataLoader's worker, which has the data alone: "
-                "prune and report in the process that trains."
+                "this InfoBatch is a copy inside a DataLoader worker, which has only the data: "
+                "prune and report in the process that trains.",
+                "worker-copy",
             )
         return self._own
 
@@ -133,17 +160,25 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         *,
         scores: Tensor | None = None,
         mask: Tensor | None = None,
+        denominators: Tensor | None = None,
     ) -> Tensor:
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
         Args:
-            losses: One row per sample; further dimensions (pixels, tokens) are averaged.
+            losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
+                `batches(uniform=True)`, the loss of the batch, one number.
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
+            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
+                of these: class weights, or 1 for each target that is not ignored. A sample's score
+                is then its own losses by its own denominators; where these are 0 it keeps the one
+                it had.
 
         """
-        return self._pruner.update(losses, indices, scores=scores, mask=mask)
+        return self._pruner.update(
+            losses, indices, scores=scores, mask=mask, denominators=denominators
+        )
 
     def batches(
         self,
@@ -152,6 +187,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         drop_last: bool = False,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
     ) -> Batches:
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
@@ -162,9 +198,13 @@ class InfoBatch(Dataset[Item], Generic[Item]):
                 many as full training, each lighter, so that nothing that counts steps needs care.
             sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
                 themselves (accelerate); report it by index.
+            uniform: All samples of a batch have the same weight, for a loss that is one number:
+                `update(loss)`. Without it, report one loss per sample.
 
         """
-        return self._pruner.batches(batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded)
+        return self._pruner.batches(
+            batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded, uniform=uniform
+        )
 
     @property
     def sampler(self) -> ShardSampler:
@@ -173,7 +213,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def batch_weights(self) -> Tensor:
-        """The weights of the batch in hand, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
         return self._pruner.batch_weights
 
     @property
@@ -198,8 +238,20 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+
+        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
+        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        """
         return self._pruner.metrics
+
+    @property
+    def num_batches(self) -> int:
+        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+
+        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        """
+        return self._pruner.num_batches
 
     @property
     def num_reported(self) -> int:
@@ -255,11 +307,14 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         self._pruner.set_step(num_steps_done)
 
     def load_scores(self, scores: Tensor) -> None:
-        """Start from known scores, NaN where there is none, before the first `update`."""
+        """Start from known scores, NaN where there is none, before the first `update`.
+
+        The first epoch is then pruned like any other.
+        """
         self._pruner.load_scores(scores)
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        """Take these samples for the current batch; a loader that knows them calls this."""
         self._pruner.hand_out(indices)
 
     def sync(self) -> None:
@@ -277,7 +332,11 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         return self._pruner.state_dict() if get_worker_info() is None else {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on where `state_dict()` was taken; refuse the checkpoint of another run."""
+        """Go on where `state_dict()` was taken; refuse the checkpoint of another run.
+
+        `num_epochs` (or `num_steps`) may be larger than it was: the running epoch keeps its plan,
+        and the new length counts from the next one on.
+        """
         if get_worker_info() is None:
             self._pruner.load_state_dict(state)
 

@@ -80,8 +80,10 @@ def check_same(device: torch.device, **own: object) -> None:
         for other, values in enumerate(said):
             if values[name] != first:
                 raise StateError(
-                    f"{name} is {first} on rank 0 and {values[name]} on rank {other}: start all "
-                    "ranks with the same data set, seed and settings, and from the same checkpoint."
+                    f"{name} is {first} on rank 0 and {values[name]} on rank {other}: start "
+                    "all ranks with the same data set, seed and settings, and from the same "
+                    "checkpoint.",
+                    "ranks-differ",
                 )
 
 

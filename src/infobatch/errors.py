@@ -9,11 +9,24 @@ from numbers import Real
 
 
 class OrderError(RuntimeError):
-    """The batches fetched and the losses reported do not match."""
+    """The batches that were fetched and the losses that were reported do not match."""
+
+    def __init__(self, sentence: str, entry: str = "") -> None:
+        super().__init__(_with_entry(sentence, entry))
 
 
 class StateError(ValueError):
-    """A checkpoint, or a rank, that belongs to another run."""
+    """A checkpoint does not fit this run, or the ranks of a run do not fit each other."""
+
+    def __init__(self, sentence: str, entry: str = "") -> None:
+        super().__init__(_with_entry(sentence, entry))
+
+
+def _with_entry(sentence: str, entry: str) -> str:
+    # Without an entry when an exception is made again from its message: by pickle, or by torch.
+    if not entry:
+        return sentence
+    return f"{sentence.removesuffix('.')} (see docs/troubleshooting.md#{entry})."
 
 
 def check_whole(name: str, value: object, *, at_least: int | None = None) -> int:

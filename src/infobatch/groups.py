@@ -34,6 +34,7 @@ class Groups:
 
     @property
     def num_samples(self) -> int:
+        """The size of the data set."""
         return len(self.of)
 
     @property
@@ -84,6 +85,7 @@ class Probabilities:
 
     @property
     def num_samples(self) -> int:
+        """The size of the data set."""
         return len(self.p)
 
     @property

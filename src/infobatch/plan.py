@@ -43,6 +43,7 @@ class Plan:
     """
 
     epoch: int
+    """The epoch that it is for, counted from 0."""
     indices: Tensor
     """int64, in training order."""
     weights: Tensor
@@ -56,6 +57,7 @@ class Plan:
 
     @property
     def num_pruned(self) -> int:
+        """How many samples the epoch skips."""
         return self.num_samples - len(self)
 
     @cached_property

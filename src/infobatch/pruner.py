@@ -18,14 +18,24 @@ from infobatch import state as states
 from infobatch.callers import LoaderCall, loader_call
 from infobatch.epoch import NO_BATCH, Epoch, on_host
 from infobatch.errors import OrderError, check_fraction, check_whole, warn
-from infobatch.losses import as_indices, per_sample, score_per_sample, weighted_mean
+from infobatch.losses import (
+    as_indices,
+    check_one_number,
+    mean_scores,
+    per_sample,
+    score_per_sample,
+    totals,
+    weighted_batch,
+    weighted_mean,
+    weighted_ratio,
+)
 from infobatch.no_compile import no_compile
 from infobatch.plan import Plan
 from infobatch.rules import Rule, resolve
 from infobatch.samplers import AnyTracker, Batches, Reader, ShardSampler, Shrink
 from infobatch.shard import Shard
 from infobatch.state import Savings, Settings, savings_of
-from infobatch.tracking import LoadedBatch
+from infobatch.tracking import BatchTracker, LoadedBatch
 
 
 class Pruner:
@@ -35,10 +45,11 @@ class Pruner:
         num_samples: The size of the data set.
         num_epochs: How many epochs you train. Give this or `num_steps`.
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
-        delta: The part of the training that may prune; after it every sample is trained.
+        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
+            trained.
         num_steps: How many batches you train, where you count those and not epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
-        seed: Of the random choice and order; the same on all ranks.
+        seed: The seed of the random choice and order of samples; the same on all ranks.
 
     >>> pruner = Pruner(num_samples=4, num_epochs=2)
     >>> pruner.update(torch.ones(4), pruner.plan.indices)
@@ -83,9 +94,16 @@ class Pruner:
         """The weights of the batch reported last, or its size where all of them are 1."""
         self._device = torch.device("cpu")
         self._shrink: Shrink = "epoch"
+        self._uniform_size = 0
+        """The batch size of the loader in use, where its batches have one weight each."""
+        self._num_batches = 0
+        """Of the epoch that ended last; not in checkpoints, since it depends on the ranks."""
         self._num_idle = 0
         """Iterations in a row that reported nothing."""
         self._sampler = ShardSampler(self)
+
+    def __repr__(self) -> str:
+        return f"Pruner({progress_of(self)})"
 
     # Settings ------------------------------------------------------------------------------------
 
@@ -144,6 +162,7 @@ class Pruner:
         drop_last: bool = False,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
     ) -> Batches:
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
@@ -154,9 +173,18 @@ class Pruner:
                 many as full training, each lighter, so that nothing that counts steps needs care.
             sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
                 themselves (accelerate); report it by index.
+            uniform: All samples of a batch have the same weight, for a loss that is one number:
+                `update(loss)`. Without it, report one loss per sample.
 
         """
-        return Batches(self, batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded)
+        return Batches(
+            self,
+            batch_size,
+            drop_last=drop_last,
+            shrink=shrink,
+            sharded=sharded,
+            uniform=uniform,
+        )
 
     @property
     def shrink(self) -> Shrink:
@@ -175,7 +203,11 @@ class Pruner:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last."""
+        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+
+        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
+        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        """
         running, run = self._running_savings(), self.savings
         epoch = running if running.num_trained else self._state.last_savings
         return {
@@ -183,7 +215,17 @@ class Pruner:
             "infobatch/saved": run.fraction,
             "infobatch/num_trained": run.num_trained,
             "infobatch/num_nonfinite": self.num_nonfinite,
+            **({"infobatch/num_batches": self._num_batches} if self._num_batches else {}),
+            **self._state.metrics.as_dict(),
         }
+
+    @property
+    def num_batches(self) -> int:
+        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+
+        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        """
+        return self._num_batches
 
     @property
     def num_reported(self) -> int:
@@ -198,7 +240,7 @@ class Pruner:
     @property
     @no_compile
     def batch_weights(self) -> Tensor:
-        """The weights of the batch in hand, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
         epoch, loaded = self._epoch, self._loaded
         if loaded is not None:
             if loaded.is_new:
@@ -212,18 +254,19 @@ class Pruner:
                 raise OrderError(
                     "batch_weights was read before update(losses, indices), when the samples of "
                     "the batch were not known: call update first, then batch_weights is for the "
-                    "same batch."
+                    "same batch.",
+                    "weights-before-update",
                 )
         last = self._last_weights
         if isinstance(last, Tensor):
             return last.clone()
         if last == 0:
-            raise OrderError(NO_BATCH)
+            raise OrderError(NO_BATCH, "no-batch")
         return torch.ones(last, dtype=torch.float32, device=self._device)
 
-    def shard(self, *, sharded: bool) -> Shard:
+    def shard(self, *, sharded: bool, uniform_size: int = 0) -> Shard:
         """What is left of the current epoch: this rank's part, or all of it; samplers ask this."""
-        return self._current().shard(sharded=sharded)
+        return self._current().shard(sharded=sharded, uniform_size=uniform_size)
 
     def _running_savings(self) -> Savings:
         num_trained = self.num_reported
@@ -239,53 +282,110 @@ class Pruner:
         *,
         scores: Tensor | None = None,
         mask: Tensor | None = None,
+        denominators: Tensor | None = None,
     ) -> Tensor:
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
         Args:
-            losses: One row per sample; further dimensions (pixels, tokens) are averaged.
+            losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
+                `batches(uniform=True)`, the loss of the batch, one number.
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
+            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
+                of these: class weights, or 1 for each target that is not ignored. A sample's score
+                is then its own losses by its own denominators; where these are 0 it keeps the one
+                it had.
 
         """
-        given, losses = losses, per_sample(losses, mask)
-        recorded = losses if scores is None else score_per_sample(scores, losses)
+        if self._uniform_size:
+            check_one_number(losses, scores=scores, mask=mask, denominators=denominators)
+            return self._update_uniform(losses, indices)
+        if denominators is not None:
+            return self._update_ratio(losses, denominators, indices, scores=scores, mask=mask)
+        rows = per_sample(losses, mask)
+        recorded = rows if scores is None else score_per_sample(scores, rows)
+        weights = self._record(recorded, indices, is_loss=scores is None)
+        if weights is not None:
+            return weighted_mean(rows, weights)
+        # What prunes nothing is to the last bit what it would be without the library.
+        return losses.mean() if mask is None else rows.mean()
+
+    def _update_ratio(
+        self,
+        losses: Tensor,
+        denominators: Tensor,
+        indices: Tensor | Sequence[int] | None,
+        *,
+        scores: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        if mask is not None:
+            raise ValueError(
+                "mask and denominators were both given, expected one of them: set losses and "
+                "denominators to 0 where the mask is 0."
+            )
+        sums, of_samples = totals(losses, denominators)
+        if scores is None:
+            recorded = mean_scores(sums, of_samples)
+        else:
+            recorded = score_per_sample(scores, sums)
+        weights = self._record(recorded, indices, is_loss=False)
+        return weighted_ratio(sums, of_samples, weights).to(losses.dtype)
+
+    def _update_uniform(self, loss: Tensor, indices: Tensor | Sequence[int] | None) -> Tensor:
+        num_samples = self._num_in_hand() if indices is None else len(indices)
+        if indices is not None and loss.is_cpu:
+            self._current().check_one_weight(torch.as_tensor(indices))
+        weights = self._record(loss.detach().expand(num_samples), indices, is_loss=True)
+        return weighted_batch(loss, weights, num_samples / self._uniform_size)
+
+    def _num_in_hand(self) -> int:
+        """The size of the batch in hand."""
+        if self._loaded is not None:
+            return self._loaded.num_left
+        tracker = None if self._epoch is None else self._epoch.tracker
+        if not isinstance(tracker, BatchTracker):
+            raise OrderError(NO_BATCH, "no-batch")
+        return tracker.num_left
+
+    def _record(
+        self, recorded: Tensor, indices: Tensor | Sequence[int] | None, *, is_loss: bool
+    ) -> Tensor | None:
+        """Write the scores of a batch down; returns its weights, None where all are 1."""
         loaded = self._loaded if indices is None else None
         if loaded is not None and loaded.weights is not None:  # reported again after its epoch
-            self._last_weights = loaded.take_weights(losses.shape[0])
-            return weighted_mean(losses, self._last_weights)
-        epoch = self._current()
-        self._device = losses.device
+            self._last_weights = loaded.take_weights(recorded.shape[0])
+            return self._last_weights
+        epoch = self._epoch or self._current()
+        self._device = recorded.device
         if not self._is_checked:
             self._check_ranks()
+        weights: Tensor | None
         if indices is not None:
-            weights = epoch.record_by_index(recorded, as_indices(indices, losses))
+            weights = epoch.record_by_index(recorded, as_indices(indices, recorded))
         elif loaded is not None:
             if loaded.epoch != self.epoch:
-                raise OrderError(NO_BATCH)
+                raise OrderError(NO_BATCH, "no-batch")
             epoch.check_undisturbed()
             again = loaded.was_reported
-            samples = loaded.take(losses.shape[0])
+            samples = loaded.take(recorded.shape[0])
             weights = epoch.record_by_index(recorded, samples, is_repeat=again)
         else:
             weights = epoch.record_in_order(recorded)
-        if weights is not None:
-            self._last_weights, loss = weights, weighted_mean(losses, weights)
-        else:
-            # What prunes nothing is to the last bit what it would be without the library.
-            self._last_weights = losses.shape[0]
-            loss = given.mean() if mask is None else losses.mean()
+        if not is_loss:
+            epoch.scores_given = True
+        self._last_weights = recorded.shape[0] if weights is None else weights
         self._steps_done += 1
         self._num_idle = 0
         if epoch.is_complete(loaded):
             if loaded is not None:
                 loaded.weights = epoch.weights_by_index(loaded.indices, self._device)
             self._close(self.epoch + 1)
-        return loss
+        return weights
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the batch in hand; a loader that knows them calls this."""
+        """Take these samples for the current batch; a loader that knows them calls this."""
         self._loaded = LoadedBatch(indices, self.epoch, before=self._loaded)
 
     # An epoch ------------------------------------------------------------------------------------
@@ -309,7 +409,8 @@ class Pruner:
         if self.savings.num_trained:
             raise OrderError(
                 "load_scores() came after the first update(), which brings scores of its own: call "
-                "it before training, or resume with load_state_dict()."
+                "it before training, or resume with load_state_dict().",
+                "late-scores",
             )
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (self.num_samples,):
             given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
@@ -345,11 +446,12 @@ class Pruner:
         peeks = self._end_earlier_iteration(call)
         epoch = self._current()
         with on_host():
-            shard = epoch.shard(sharded=reader.sharded)
-            tracker = reader.track(shard, epoch.indices.numpy(), call)
+            shard = epoch.shard(sharded=reader.sharded, uniform_size=reader.uniform_size)
+            tracker = reader.track(shard, epoch.indices(shard).numpy(), call)
         if peeks:
             return tracker
-        self._loaded, self._shrink = None, reader.shrink
+        self._loaded = None
+        self._shrink, self._uniform_size = reader.shrink, reader.uniform_size
         if epoch.is_open:
             epoch.check_same_part(shard)  # reported by index so far, without a loader
         elif tracker.end == 0:
@@ -370,7 +472,8 @@ class Pruner:
                 raise OrderError(
                     "the loader reads a Subset of this InfoBatch (random_split makes one, too), "
                     "where its indices mean other samples: take the subset first, and wrap that: "
-                    "InfoBatch(Subset(dataset, indices), num_epochs)."
+                    "InfoBatch(Subset(dataset, indices), num_epochs).",
+                    "subset",
                 )
 
     def _end_earlier_iteration(self, call: LoaderCall | None) -> bool:
@@ -431,6 +534,7 @@ class Pruner:
             else:
                 result = epoch.merged(self._device)
                 self._state = states.after(state, settings, epoch.plan, result, next_epoch)
+                self._num_batches = epoch.num_batches or self._num_batches
             self._leave_epoch()
             self._check_ranks()
         num_nonfinite = self.num_nonfinite - num_nonfinite
@@ -526,6 +630,7 @@ class Pruner:
             self._state = replace(checkpoint.state, scores=scores, memory=memory)
             self._steps_done = checkpoint.steps_done
             self._loaded, self._last_weights = None, 0
+            self._num_batches, self._uniform_size = 0, 0
             if checkpoint.running is None:
                 return
             plan, reported = checkpoint.running
@@ -541,7 +646,7 @@ class Pruner:
         # tensor made here would be gone when a spawned process looks for it.
         saved = self.state_dict()
         arrays = {name: values.numpy() for name, values in saved["memory"].items()}
-        saved.update(scores=saved["scores"].numpy(), memory=arrays)
+        saved.update({name: saved[name].numpy() for name in ("scores", "metrics")}, memory=arrays)
         return {
             **self.__dict__,
             "_state": saved,
@@ -555,7 +660,8 @@ class Pruner:
         self.__dict__.update(state)
         saved = dict(state["_state"])
         with on_host():
-            saved["scores"] = torch.from_numpy(saved["scores"])
+            for name in ("scores", "metrics"):
+                saved[name] = torch.from_numpy(saved[name])
             saved["memory"] = {
                 name: torch.from_numpy(values) for name, values in saved["memory"].items()
             }
@@ -565,3 +671,18 @@ class Pruner:
 
     def __copy__(self) -> Pruner:
         return copy.deepcopy(self)  # or two of them would share one sampler
+
+
+def progress_of(pruner: Pruner) -> str:
+    """The size, length, epoch, rule and saving of a run, for `repr`.
+
+    >>> progress_of(Pruner(num_samples=4, num_epochs=2, rule="full"))
+    'num_samples=4, num_epochs=2, epoch=0, rule=Full(), saved=0.0%'
+    """
+    length = f"num_epochs={pruner.num_epochs}"
+    if pruner.num_epochs is None:
+        length = f"num_steps={pruner.num_steps}"
+    return (
+        f"num_samples={pruner.num_samples}, {length}, epoch={pruner.epoch}, rule={pruner.rule!r}, "
+        f"saved={pruner.savings.fraction:.1%}"
+    )

@@ -80,6 +80,7 @@ class Schedule(LRScheduler):
                 "it is: step it without a Schedule."
             )
         self.scheduler = scheduler
+        """The wrapped scheduler."""
         self._num_epochs = pruner.num_epochs
         self._pruner = pruner
         self._batch_size = check_whole("batch_size", batch_size, at_least=1)
@@ -125,6 +126,7 @@ class Schedule(LRScheduler):
         return self.scheduler.get_last_lr()
 
     def get_lr(self) -> list[Any]:
+        """What the wrapped scheduler computes; `get_last_lr` is what to log."""
         return self.scheduler.get_lr()
 
     def __getattr__(self, name: str) -> Any:

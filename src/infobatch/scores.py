@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NO_SCORE = torch.finfo(torch.float32).min
+"""Recorded for a sample that was trained and has no loss: it keeps the score it had."""
+
 
 def unseen(num_samples: int) -> Tensor:
     """The scores before training: `unseen(50_000)`."""

@@ -17,16 +17,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from infobatch import metrics as measures
 from infobatch.distributed import has_loss, no_losses
 from infobatch.epoch import EpochLosses
 from infobatch.errors import StateError, warn
+from infobatch.metrics import EpochMetrics
 from infobatch.plan import Plan, draw
 from infobatch.rules import Memory, Rule
-from infobatch.rules.base import check_layout, everything
+from infobatch.rules.base import check_layout, everything, moving_average
 from infobatch.scores import merge, unseen
 
-FORMAT = 3
-"""The form of checkpoints; 2 is that of infobatch 0.1."""
+FORMAT = 4
+"""The form of checkpoints; 2 is that of infobatch 0.1, and 3 has no metrics."""
+
+BATCH_SHARE = 0.1
+"""How much of a sample's score is the loss of its last batch, where losses are of batches."""
 
 NOTHING = b"-"
 """No losses, packed; torch.load(weights_only=True) refuses empty bytes."""
@@ -93,6 +98,8 @@ class RunState:
     last_savings: Savings = Savings(0, 0)
     """Of the epoch that was trained last."""
     num_nonfinite: int = 0
+    metrics: EpochMetrics = field(default_factory=EpochMetrics)
+    """Of the epoch that ended last."""
     prunes: bool = field(default=True, kw_only=True)
     """Whether this epoch comes before the annealing."""
 
@@ -137,22 +144,34 @@ def after(
     """
     if result.num_done == 0:
         return at_epoch(state, settings, next_epoch)
-    indices, losses = plan.indices, result.losses
+    indices, losses, weights = plan.indices, result.losses, plan.weights
     if not result.known.all():
-        indices, losses = indices[result.known], losses[result.known]
+        known = result.known
+        indices, losses, weights = indices[known], losses[known], weights[known]
+    scores = losses
+    if result.of_batches:
+        # Batch Loss Score: one batch says little of a sample, the average over many says more.
+        scores = moving_average(state.scores[indices], losses, BATCH_SHARE)
     rule, memory = settings.rule, state.memory
-    remembered = rule.remember(state.scores, memory, state.epoch, indices, losses)
+    remembered = rule.remember(state.scores, memory, state.epoch, indices, scores)
     if remembered is not memory:
         check_layout(rule, memory, remembered)
         for name, values in remembered.items():
             memory[name].copy_(values)  # ours: it stays as it is when the scores change
-    num_nonfinite = merge(state.scores, indices, losses)
+    loss = first_loss = noise = None
+    if rule.unbiased:
+        loss = None if result.scores_given else measures.mean_loss(plan, losses, weights)
+        noise = measures.gradient_noise(losses, weights)
+        first_loss = loss if state.savings.num_full == 0 else state.metrics.first_loss
+    skipped_loss = measures.skipped_loss(plan, state.scores)
+    num_nonfinite = merge(state.scores, indices, scores)
     savings = savings_of(plan, result.num_done)
     closed = replace(
         state,
         savings=state.savings + savings,
         last_savings=savings,
         num_nonfinite=state.num_nonfinite + num_nonfinite,
+        metrics=EpochMetrics(loss, first_loss, noise, skipped_loss),
     )
     return at_epoch(closed, settings, next_epoch)
 
@@ -183,7 +202,10 @@ def to_dict(
         "last_num_trained": state.last_savings.num_trained,
         "last_num_full": state.last_savings.num_full,
         "num_nonfinite": state.num_nonfinite,
+        "metrics": measures.pack(state.metrics),
         "plan": "" if running is None else running[0].fingerprint,
+        "scores_given": int(running is not None and running[1].scores_given),
+        "of_batches": int(running is not None and running[1].of_batches),
         **pack(None if running is None else running[1]),
     }
 
@@ -198,7 +220,7 @@ def pack(reported: EpochLosses | None) -> dict[str, bytes]:
         return {"losses": NOTHING, "trained": NOTHING}
     end = len(reported.done) - int(reported.done.numpy()[::-1].argmax())
     trained = NOTHING
-    if not torch.equal(reported.done, reported.known):
+    if not torch.equal(reported.done, has_loss(reported.losses)):
         trained = reported.done[:end].numpy().tobytes()
     return {"losses": reported.losses[:end].numpy().tobytes(), "trained": trained}
 
@@ -241,7 +263,8 @@ def from_dict(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
         reason = f"no {error}" if isinstance(error, KeyError) else f"a {type(error).__name__}"
         raise StateError(
             f"state is not what state_dict() returns ({reason}): load the pruner's own entry of "
-            f"the checkpoint; if this is it, {DAMAGED}."
+            f"the checkpoint; if this is it, {DAMAGED}.",
+            "not-a-state",
         ) from error
 
 
@@ -249,16 +272,21 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     if not isinstance(saved, Mapping) or "format" not in saved:
         raise StateError(
             f"state is not what state_dict() returns (a {type(saved).__name__} without a format): "
-            "load the pruner's own entry of the checkpoint."
+            "load the pruner's own entry of the checkpoint.",
+            "not-a-state",
         )
     written_in = saved["format"]
-    if type(written_in) is not int or written_in not in (2, FORMAT):
+    if type(written_in) is not int or written_in not in (2, 3, FORMAT):
         raise StateError(
             f"the checkpoint has format {_brief(written_in)}, expected {FORMAT}: load it with the "
-            "infobatch that wrote it."
+            "infobatch that wrote it.",
+            "newer-checkpoint",
         )
     if written_in == 2:
         saved = _from_format_2(saved, settings)
+    if written_in < FORMAT:
+        nothing = measures.pack(EpochMetrics())
+        saved = {**saved, "metrics": nothing, "scores_given": 0, "of_batches": 0}
     lengthened = _check_same_run(saved, settings)
     state = RunState(
         _scores(saved["scores"], settings.num_samples),
@@ -269,20 +297,28 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
         Savings(_whole(saved, "num_trained"), _whole(saved, "num_full")),
         Savings(_whole(saved, "last_num_trained"), _whole(saved, "last_num_full")),
         _whole(saved, "num_nonfinite"),
+        _metrics(saved["metrics"]),
         prunes=bool(_whole(saved, "prunes", range(2))),
     )
     losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
+    scores_given = bool(_whole(saved, "scores_given", range(2)))
+    of_batches = bool(_whole(saved, "of_batches", range(2)))
     if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
-        raise StateError(f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.")
+        raise StateError(
+            f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.",
+            "damaged-checkpoint",
+        )
     if losses != NOTHING:
         # The epoch keeps its plan, even where a longer run would prune it.
         plan = plan_of(state, settings)
         if plan.fingerprint != saved["plan"]:
             raise StateError(
                 f"torch {torch.__version__} draws another plan for epoch {plan.epoch} than the "
-                "checkpoint's: resume with the torch that wrote it, or from an epoch's end."
+                "checkpoint's: resume with the torch that wrote it, or from an epoch's end.",
+                "another-torch",
             )
-        running = plan, unpack(losses, trained, len(plan))
+        reported = unpack(losses, trained, len(plan))
+        running = plan, replace(reported, scores_given=scores_given, of_batches=of_batches)
     elif lengthened:
         state = at_epoch(state, settings, state.epoch)
     return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
@@ -295,7 +331,8 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
     if not is_whole or (trained != NOTHING and len(trained) != num_losses):
         raise StateError(
             f"the checkpoint has {len(losses)} bytes of losses and {len(trained)} of what was "
-            f"trained for an epoch of {num_entries} samples: {DAMAGED}."
+            f"trained for an epoch of {num_entries} samples: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     whole = no_losses(num_entries)
     whole[:num_losses] = torch.frombuffer(bytearray(losses), dtype=torch.float32)
@@ -307,7 +344,10 @@ def unpack(losses: bytes, trained: bytes, num_entries: int) -> EpochLosses:
     reported = EpochLosses(whole, done)
     # The last entry packed is always one that is done.
     if not are_flags or not reported.done[num_losses - 1]:
-        raise StateError(f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.")
+        raise StateError(
+            f"the checkpoint has losses that state_dict() never writes: {DAMAGED}.",
+            "damaged-checkpoint",
+        )
     return reported
 
 
@@ -339,7 +379,8 @@ def _other_run(name: str, saved: object, own: object) -> StateError:
     found = saved if type(saved) is type(own) else _brief(saved)
     return StateError(
         f"the checkpoint has {name} {found}, this run {own}: resume with the same {name}, or start "
-        "anew without the checkpoint."
+        "anew without the checkpoint.",
+        "another-run",
     )
 
 
@@ -358,7 +399,8 @@ def _whole(saved: Mapping[str, Any], name: str, expected: range | None = COUNTS)
     if type(value) is not int or (expected is not None and value not in expected):
         span = "" if expected is None else f" from {expected[0]} to {expected[-1]}"
         raise StateError(
-            f"the checkpoint has {name} {_brief(value)}, expected a whole number{span}: {DAMAGED}."
+            f"the checkpoint has {name} {_brief(value)}, expected a whole number{span}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value
 
@@ -367,7 +409,8 @@ def _bytes(saved: Mapping[str, Any], name: str) -> bytes:
     value = saved[name]
     if not isinstance(value, bytes):
         raise StateError(
-            f"the checkpoint has a {type(value).__name__} as {name}, expected bytes: {DAMAGED}."
+            f"the checkpoint has a {type(value).__name__} as {name}, expected bytes: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value
 
@@ -377,18 +420,21 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
     if not isinstance(value, Tensor):
         raise StateError(
             f"state is not what state_dict() returns ({name} is a {type(value).__name__}): load "
-            "the pruner's own entry of the checkpoint."
+            "the pruner's own entry of the checkpoint.",
+            "not-a-state",
         )
     is_strided = value.layout is torch.strided and not value.is_nested
     if not is_strided or value.is_quantized or value.is_meta:
         raise StateError(
             f"the checkpoint has {name} as a sparse, nested, quantized or meta tensor, expected a "
-            f"plain one: {DAMAGED}."
+            f"plain one: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     if tuple(value.shape) != shape or value.dtype != dtype:
         raise StateError(
             f"the checkpoint has {name} of shape {tuple(value.shape)} and {value.dtype}, expected "
-            f"{shape} and {dtype}: {DAMAGED}."
+            f"{shape} and {dtype}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return value.detach().cpu()
 
@@ -396,7 +442,7 @@ def _tensor(value: object, name: str, shape: tuple[int, ...], dtype: torch.dtype
 def _scores(value: object, num_samples: int) -> Tensor:
     scores = _tensor(value, "scores", (num_samples,), torch.float32)
     if np.isinf(scores.numpy()).any():
-        raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.")
+        raise StateError(f"the checkpoint has infinite scores: {DAMAGED}.", "damaged-checkpoint")
     return scores
 
 
@@ -405,12 +451,20 @@ def _memory(value: object, settings: Settings) -> Memory:
     if not isinstance(value, Mapping) or value.keys() != layout.keys():
         names = sorted(value) if isinstance(value, Mapping) else type(value).__name__
         raise StateError(
-            f"the checkpoint remembers {names} for the rule, expected {sorted(layout)}: {DAMAGED}."
+            f"the checkpoint remembers {names} for the rule, expected {sorted(layout)}: {DAMAGED}.",
+            "damaged-checkpoint",
         )
     return {
         name: _tensor(value[name], f"memory {name!r}", tuple(known.shape), known.dtype)
         for name, known in layout.items()
     }
+
+
+def _metrics(value: object) -> EpochMetrics:
+    packed = _tensor(value, "metrics", (measures.PACKED_SIZE,), torch.float64)
+    if bool(packed.isinf().any()):
+        raise StateError(f"the checkpoint has infinite metrics: {DAMAGED}.", "damaged-checkpoint")
+    return measures.unpack(packed)
 
 
 def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -420,7 +474,8 @@ def _from_format_2(saved: Mapping[str, Any], settings: Settings) -> dict[str, An
     if memory and memory.keys() != layout.keys():
         raise StateError(
             f"the checkpoint is of infobatch 0.1, where {saved['rule']} remembered other things: "
-            "resume it with infobatch 0.1, or start anew without the checkpoint."
+            "resume it with infobatch 0.1, or start anew without the checkpoint.",
+            "older-checkpoint",
         )
     running = _unpack_2(saved["running"])
     packed = {"losses": NOTHING, "trained": NOTHING}

@@ -19,6 +19,7 @@ from torch import Tensor
 from infobatch.callers import LoaderCall
 from infobatch.errors import OrderError
 from infobatch.shard import Batching, Shard
+from infobatch.uniform import Bounds
 
 CHUNK = 1 << 14
 """How many indices become Python numbers at once."""
@@ -58,29 +59,22 @@ class Tracker(ABC):
         """The samples at these positions; past the rank's own ones, the repeat."""
         samples: list[int] = self._indices[self.shard.entries(slice(first, stop))].tolist()
         if len(samples) < stop - first:
-            samples.append(self.repeat)
+            samples.append(int(self._indices[self.shard.repeat]))
         return samples
-
-    @property
-    def repeat(self) -> int:
-        """The sample that evens out the ranks at weight 0.
-
-        The plan's first sample: it is never a rank's own where a repeat is needed, and it is the
-        same before and after a resume, since layers that look at the whole batch see it too.
-        """
-        return int(self._indices[0])
 
     def take(self, num_losses: int) -> slice:
         """The positions of the next losses, or an OrderError: `tracker.take(128)`."""
         if self._thread != get_ident():
             raise OrderError(
                 "another thread fetches the batches, so it is not known which of them these losses "
-                f"belong to: fetch and report in one thread, or {REMEDY}."
+                f"belong to: fetch and report in one thread, or {REMEDY}.",
+                "other-thread",
             )
         if not self._is_ordered:
             raise OrderError(
                 "in_order of the DataLoader is False, so it is not known which batch these losses "
-                f"belong to: leave in_order at True, or {REMEDY}."
+                f"belong to: leave in_order at True, or {REMEDY}.",
+                "in-order-false",
             )
         positions = self._take(num_losses)
         self.reported = positions.stop
@@ -91,7 +85,8 @@ class Tracker(ABC):
         self._was_refused = True
         return OrderError(
             f"{num_samples} samples were fetched and never reported: report every batch, or "
-            f"{REMEDY}."
+            f"{REMEDY}.",
+            "dropped-batch",
         )
 
     @abstractmethod
@@ -109,7 +104,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def note_report(self) -> None:
-        """Note that the batch in hand was reported, by index."""
+        """Note that the current batch was reported, by index."""
 
     @property
     @abstractmethod
@@ -129,7 +124,8 @@ class Tracker(ABC):
         if self.is_over:
             raise OrderError(
                 "the epoch was closed, or another iteration began, while this iteration over it "
-                f"was running: finish one iteration before you begin the next, or {REMEDY}."
+                f"was running: finish one iteration before you begin the next, or {REMEDY}.",
+                "two-iterations",
             )
 
     def left_over(self) -> OrderError:
@@ -137,7 +133,8 @@ class Tracker(ABC):
             f"the loader ran to its end, but {self.end - self.reported} of {self.end} samples were "
             "never reported, and the losses of this epoch were discarded: report every batch, "
             "replace an infinite loader (it fetches the next epoch too early) by a stock "
-            f"DataLoader, or {REMEDY}."
+            f"DataLoader, or {REMEDY}.",
+            "samples-left-over",
         )
 
 
@@ -153,7 +150,7 @@ class BatchTracker(Tracker):
         self,
         shard: Shard,
         indices: NDArray[Any],
-        batching: Batching,
+        batching: Batching | Bounds,
         call: LoaderCall | None = None,
     ) -> None:
         super().__init__(shard, indices, batching.num_positions, call)
@@ -187,9 +184,10 @@ class BatchTracker(Tracker):
         stop = self.reported + num_losses
         if stop > self._stop:
             raise OrderError(
-                f"losses has {num_losses} entries, more than are left of the batch in hand "
+                f"losses has {num_losses} entries, more than are left of the current batch "
                 f"({self._stop - self.reported}): report one loss per sample and every batch once, "
-                f"or {REMEDY}."
+                f"or {REMEDY}.",
+                "reported-twice",
             )
         positions = slice(self.reported, stop)
         self._calls_at_report = self._num_calls
@@ -214,8 +212,14 @@ class BatchTracker(Tracker):
             if not holds_batches or called or self._num_reported == self._num_batches:
                 raise OrderError(
                     "losses were reported for more batches than were fetched, more than are left "
-                    f"of the batch in hand: report every batch once, or {REMEDY}."
+                    f"of the current batch: report every batch once, or {REMEDY}.",
+                    "reported-twice",
                 )
+
+    @property
+    def num_left(self) -> int:
+        """How many losses are left to report of the batch in hand, or of the next one."""
+        return self._stop - self.reported
 
     @property
     def _num_batches(self) -> int:
@@ -230,7 +234,8 @@ class BatchTracker(Tracker):
         if self._num_calls - self._num_reported != expected or self.reported != self._begin:
             raise OrderError(
                 "batch_weights was read before update(), which a loader that reads ahead does not "
-                "allow: call update(losses) first, then batch_weights is for the same batch."
+                "allow: call update(losses) first, then batch_weights is for the same batch.",
+                "weights-before-update",
             )
         return slice(self._begin, self._stop)
 
@@ -312,7 +317,8 @@ class SampleTracker(Tracker):
                 self._was_doubled = True
                 raise OrderError(
                     f"{of_batch} losses were reported for a batch of {fetched}: "
-                    f"report every batch once, or {REMEDY}."
+                    f"report every batch once, or {REMEDY}.",
+                    "reported-twice",
                 )
             of_batch, batch_size = 0, batch_size or of_batch
         of_batch += num_losses
@@ -320,8 +326,9 @@ class SampleTracker(Tracker):
             drawing and batch_size is not None and of_batch > batch_size
         ):
             raise OrderError(
-                f"losses has {num_losses} entries, more than are left of the batch in hand: report "
-                f"one loss per sample and every batch once, or {REMEDY}."
+                f"losses has {num_losses} entries, more than are left of the current batch: report "
+                f"one loss per sample and every batch once, or {REMEDY}.",
+                "reported-twice",
             )
         if self._drawn_at_first_report is None:
             self._drawn_at_first_report = drawn
@@ -339,7 +346,8 @@ class SampleTracker(Tracker):
         if self._drawn_at_report > self.reported or (is_first and ahead):
             raise OrderError(
                 "batch_weights was read before update(), which a loader that reads ahead does not "
-                "allow: call update(losses) first, then batch_weights is for the same batch."
+                "allow: call update(losses) first, then batch_weights is for the same batch.",
+                "weights-before-update",
             )
         return slice(self.reported, drawn)
 
@@ -427,6 +435,11 @@ class LoadedBatch:
         return self._num_taken == 0
 
     @property
+    def num_left(self) -> int:
+        """How many losses are left to report; all of them, where it may be reported again."""
+        return len(self.indices) - self._num_taken % len(self.indices)
+
+    @property
     def was_reported(self) -> bool:
         """Whether all of it was reported before."""
         return self._times_reported > 0
@@ -449,13 +462,15 @@ class LoadedBatch:
             raise OrderError(
                 "another thread fetched this batch and may be ahead of the one that reports: put "
                 "the prefetcher inside, `for batch in loader.through(prefetcher)`, or give "
-                "update() the indices of the batch."
+                "update() the indices of the batch.",
+                "other-thread",
             )
         first = self._num_taken % len(self.indices)
         if first + num_losses > len(self.indices):
             raise OrderError(
                 f"losses has {num_losses} entries, but {len(self.indices) - first} samples are "
-                "left of the batch in hand: report one loss per sample."
+                "left of the current batch: report one loss per sample.",
+                "reported-twice",
             )
         self._num_taken = first + num_losses
         self._times_reported += self._num_taken == len(self.indices)
@@ -469,8 +484,9 @@ class LoadedBatch:
             # Each batch came under the name of a later one, and the last name was used up.
             raise OrderError(
                 "something reads ahead between infobatch.DataLoader and the training loop, so the "
-                "losses came under the names of other batches: iterate over loader.through(it), or "
-                "give update() the indices of the batch."
+                "losses were reported for later batches than their own: iterate over "
+                "loader.through(it), or give update() the indices of the batch.",
+                "read-ahead",
             )
 
     def _check_whole(self) -> None:
@@ -479,5 +495,6 @@ class LoadedBatch:
             raise OrderError(
                 f"{num_left} of the {len(self.indices)} samples of a batch were never reported (a "
                 "collate_fn that leaves samples out does that): give update() the indices of the "
-                "samples you report."
+                "samples you report.",
+                "part-of-a-batch",
             )

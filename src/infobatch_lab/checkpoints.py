@@ -12,6 +12,7 @@ import torch
 
 from infobatch import StateError
 from infobatch_lab.errors import UserError
+from infobatch_lab.files import check_file, check_target
 from infobatch_lab.processes import rank, wait_for_all
 
 if TYPE_CHECKING:
@@ -57,16 +58,22 @@ class Checkpoint:
             # Each process has a file of its own: one whose comparison was killed may still be
             # writing when the next one takes over.
             part = self.path.with_suffix(f".{os.getpid()}.part")
-            with part.open("wb") as file:
-                torch.save(training.state_dict(), file)
-                file.flush()
-                os.fsync(file.fileno())
+            check_target(part)
+            state = training.state_dict()
+            try:
+                with part.open("wb") as file:
+                    torch.save(state, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except RuntimeError as error:  # torch's word for a full disk
+                raise UserError(f"{part} cannot be written: {error}.") from error
             os.replace(part, self.path)
         wait_for_all()  # a launcher ends the others when one has ended
 
     def load_into(self, training: Training) -> None:
         """Go on with the checkpoint, or say in one sentence why not."""
         try:
+            check_file(self.path)
             training.load_state_dict(torch.load(self.path, weights_only=True))
         except StateError as error:
             raise CheckpointError(f"{self.path}: {error}") from error

@@ -6,55 +6,52 @@ stopped by Ctrl-C. The options of a run are derived from `Settings` and from the
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import sys
-from collections.abc import Sequence
-from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import torch
 import typer
-from rich.table import Table
 
 import infobatch
-from infobatch_lab import runs, tasks, tuning
-from infobatch_lab.checkpoints import Checkpoint, DiscardedCheckpoint
-from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.display import (
-    duration,
-    fetching,
-    out,
-    running,
-    show,
-    show_frontiers,
-    show_queue,
-    tell,
+from infobatch_lab import runs, tuning
+from infobatch_lab.checkpoints import Checkpoint
+from infobatch_lab.choosing import STATISTICS, prepared
+from infobatch_lab.commands import demo, reading, selecting
+from infobatch_lab.commands.arguments import (
+    CheckpointEvery,
+    Data,
+    DataDir,
+    Json,
+    Out,
+    examples,
+    numbers,
+    split,
 )
+from infobatch_lab.commands.sweeps import (
+    RUNS,
+    load,
+    run_cells,
+    show_or_print,
+    stop_here,
+    title_of,
+)
+from infobatch_lab.display import running, show_frontiers, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
 from infobatch_lab.frontier import find_frontiers
-from infobatch_lab.images import default_folder
-from infobatch_lab.jobs import Event, SweepConfig, run_sweep
-from infobatch_lab.options import in_words
+from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
-from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left, status_of
-from infobatch_lab.report import check_margin, frontier_results, results, write
-from infobatch_lab.runs import METHOD, Run
-from infobatch_lab.scores_file import plan_for
-from infobatch_lab.settings import Settings, settings
-from infobatch_lab.sweep import SWEPT, Pending, frontier_grid, grid
-from infobatch_lab.tasks import Task
-from infobatch_lab.training import Progress, Stopped, train
+from infobatch_lab.settings import settings
+from infobatch_lab.sweep import SWEPT, frontier_grid, grid
+from infobatch_lab.training import Stopped, train
 
-STOPPED = 130
-"""The exit code of a program that Ctrl-C has stopped."""
-
-RUNS = "runs.jsonl"
-
-DEMO_RUNS = "demo.jsonl"
-"""Not RUNS: a finished demonstration is run anew, and must not take a user's runs with it."""
+DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+"""Errors of writing, which do not name the file."""
 
 app = typer.Typer(
     add_completion=False,
@@ -66,49 +63,25 @@ app = typer.Typer(
 
 def run() -> None:
     """Run the program: a user's mistake is one sentence and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a path may be no UTF-8: print its bytes
     try:
         app()
     except UserError as error:
         tell(str(error))
         sys.exit(1)
+    except MemoryError as error:
+        tell(f"the memory does not suffice ({error}): use less data, or a smaller network.")
+        sys.exit(1)
     except BrokenPipeError:  # `infobatch rules | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in DISK_ERRORS:
             raise
-        tell(f"{error.filename}: {error.strerror}.")
+        where = "the disk" if error.filename is None else error.filename
+        tell(f"{where}: {error.strerror}.")
         sys.exit(1)
-
-
-def examples(*lines: str) -> str:
-    """The end of a command's help, with its lines kept apart."""
-    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
-
-
-# Options ------------------------------------------------------------------------------------------
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the data sets' files [default: a cache directory]"),
-]
-CheckpointEvery = Annotated[
-    int, typer.Option(min=0, help="Epochs between checkpoints; 0: only when stopped by Ctrl-C")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a script")]
-Out = Annotated[Path, typer.Option("--out", help="Folder for runs.jsonl and checkpoints")]
-
-
-Data = Annotated[str, typer.Option(help=f"Data set: {in_words(list(tasks.RECIPES))}")]
-
-
-class QueueAction(str, Enum):
-    """The actions of `infobatch queue`."""
-
-    show = "show"
-    pause = "pause"
-    resume = "resume"
-    run = "run"
 
 
 # Commands -----------------------------------------------------------------------------------------
@@ -120,7 +93,9 @@ class QueueAction(str, Enum):
         "infobatch train",
         "infobatch train --data cifar10 --model resnet18 --rule tiers --epochs 30 --seed 1",
         "infobatch train --data fashion-mnist --rule full --json",
+        "infobatch train --data npz:images.npz --epochs 10      # or folder:PATH, hf:PATH",
         "infobatch train --data cifar100 --resume           # after Ctrl-C",
+        "infobatch train --select dq --keep 0.5 --rule mean # on a subset chosen before",
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
 )
@@ -150,15 +125,21 @@ def train_command(
     if rank() == 0:
         runs.prepare(out_folder / RUNS)
     with process_group(), stop_on_signal() as stop, running(lambda: (0, 1, "")) as listen:
-        done = train(
-            chosen,
-            task,
-            checkpoint,
-            workers=workers,
-            tensorboard=out_folder / "tensorboard" / chosen.name if tensorboard else None,
-            figures=out_folder / "figures" / chosen.name,
-            stop=stop,
-            report=lambda progress: listen(chosen, progress),
+        report = partial(listen, chosen)
+        part = prepared(chosen, task, out_folder / STATISTICS, stop=stop, report=report)
+        done = (
+            Stopped(0)
+            if part is None
+            else train(
+                chosen,
+                part,
+                checkpoint,
+                workers=workers,
+                tensorboard=out_folder / "tensorboard" / chosen.name if tensorboard else None,
+                figures=out_folder / "figures" / chosen.name,
+                stop=stop,
+                report=report,
+            )
         )
     if isinstance(done, Stopped):
         stop_here(f"stopped in epoch {done.epoch}; the same command with --resume goes on.")
@@ -168,7 +149,7 @@ def train_command(
         if as_json:
             print(json.dumps(done))
         else:
-            show_or_print([runs.run_of(done)], False, title_of(chosen))
+            show_or_print([run_of(done)], False, title_of(chosen))
 
 
 @app.command(
@@ -177,6 +158,7 @@ def train_command(
         "infobatch compare --data fashion-mnist --seeds 5 --match-forwards mean --jobs 2",
         "infobatch compare --rules mean --prune-ratio 0.1,0.3,0.5,0.7,0.9 --out ratios",
         "infobatch compare --rules full,mean --optimizer sgd,adamw,radam,lars,lamb --json",
+        "infobatch compare --select random,herding,k-center --keep 0.3,0.5,0.7 --seeds 10",
     )
 )
 @with_settings(swept=SWEPT, without=("rule", "seed"))
@@ -184,8 +166,12 @@ def compare(
     given: dict[str, Any],
     data: Data = "digits",
     rule_names: Annotated[
-        str, typer.Option("--rules", help="Rules, separated by commas")
-    ] = "full,mean,tiers,random",
+        str | None,
+        typer.Option(
+            "--rules",
+            help="Rules, separated by commas [default: full,mean,tiers,random, or full on subsets]",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     data_dir: DataDir = None,
     match_forwards: Annotated[
@@ -200,11 +186,13 @@ def compare(
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Train a grid of rules and seeds. Runs that OUT/runs.jsonl has already are not repeated."""
+    """Train a grid of rules, subsets and seeds. Runs that OUT/runs.jsonl has are not repeated."""
     for name in SWEPT:
         if given.get(name) is not None:
-            as_given = numbers if name in ("prune_ratio", "delta") else split
+            as_given = numbers if name in ("prune_ratio", "delta", "keep") else split
             given[name] = as_given(name.replace("_", "-"), given[name])
+    if rule_names is None:
+        rule_names = "full" if given["select"] or given["subset"] else "full,mean,tiers,random"
     given["rule"] = split("rules", rule_names)
     cells = grid(data, seeds=range(seeds), **given)
     matching = [] if match_forwards is None else split("match-forwards", match_forwards)
@@ -233,7 +221,7 @@ def frontier(
         str, typer.Option("--rules", help="Rules, separated by commas; each is run in both modes")
     ] = "mean,tiers,random",
     lengths: Annotated[
-        str, typer.Option(help="Full training's lengths, as parts of the epochs; 1 among them")
+        str, typer.Option(help="Lengths of full training, as parts of the epochs; one must be 1")
     ] = "1,0.7,0.6,0.5",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     tune_lr: Annotated[
@@ -250,7 +238,7 @@ def frontier(
     out_folder: Out = Path("frontier"),
     as_json: Json = False,
 ) -> None:
-    """Is pruning better than training less? Compare rules with shorter full training."""
+    """Compare rules with shorter full training, at equal cost."""
     parts = numbers("lengths", lengths)
     if 1 not in parts or not all(0 < part <= 1 for part in parts):
         raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")
@@ -268,177 +256,6 @@ def frontier(
         show_frontiers(found)
 
 
-@app.command(
-    epilog=examples(
-        "infobatch demo",
-        "infobatch demo --seeds 10",
-    )
-)
-def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 5,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time [default: one per core, at most 4]")
-    ] = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder for runs and report")] = Path(
-        "infobatch-demo"
-    ),
-    as_json: Json = False,
-) -> None:
-    """See it work, in about a minute: four rules on scikit-learn's digits, and a report."""
-    cells = grid("digits", seeds=range(seeds), rule=["full", "mean", "tiers", "random"])
-    file = out_folder / DEMO_RUNS
-    if not len(Pending(cells, [], runs.read_file(file))):
-        file.unlink()  # a finished one is shown anew, a stopped one goes on
-    num_jobs = jobs or min(torch.get_num_threads(), 4)
-    finished = run_cells(cells, [], file, None, num_jobs, checkpoint_every=0)
-    show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
-    page = write_report([file], out_folder, None)
-    if as_json:
-        tell(f"report in {page}")
-    else:
-        print(f"report in {page}")
-
-
-@app.command(
-    epilog=examples(
-        "infobatch queue",
-        "infobatch queue --out results/camvid --json",
-        "infobatch queue pause          # `infobatch queue resume` lets it go on",
-        "infobatch queue run            # after a kill: what is left, without the command",
-    )
-)
-def queue(
-    action: Annotated[QueueAction, typer.Argument(help="What to do")] = QueueAction.show,
-    out_folder: Out = Path("runs"),
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
-    """Show what a comparison has still to run and how long it will take; hold it, or go on."""
-    file = QueueFile(out_folder / RUNS)
-    if action is QueueAction.pause:
-        file.pause()
-        tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
-    elif action is QueueAction.resume:
-        file.resume()
-    elif action is QueueAction.run:
-        state = file.read()
-        if not state.cells:
-            raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
-        cells, every = state.cells, state.checkpoint_every
-        finished = run_cells(cells, state.matching, file.runs_file, data_dir, state.jobs, every)
-        show_or_print(finished, as_json, title_of(cells[0]))
-    elif as_json:
-        print(json.dumps(status_of(file)))
-    else:
-        show_queue(status_of(file), out_folder)
-
-
-@app.command(
-    epilog=examples(
-        "infobatch report runs",
-        "infobatch report results/*/*.jsonl --out page --margin 0.25",
-        "infobatch report runs --json",
-    )
-)
-def report(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...", help="Files of runs, or folders with them")
-    ],
-    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the page")] = Path("report"),
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest loss that counts as lossless, in the metric's unit "
-            "[default: the metric's own, 0.5 points of accuracy]"
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Write a page with tables and figures of finished runs, and print its path."""
-    try:
-        check_margin(margin)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    found: list[Path] = []
-    for path in files:
-        if not path.exists():
-            raise UserError(
-                f"{path} does not exist, expected a file of runs, or a folder with one."
-            )
-        found += runs.files_in(path) if path.is_dir() else [path]
-    if not found:
-        raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
-    page = write_report(found, out_folder, margin)
-    if as_json:
-        numbers_of = {
-            "comparisons": results(found, margin=margin),
-            "frontiers": frontier_results(found, margin=margin),
-        }
-        print(json.dumps({"page": str(page), **numbers_of}))
-    else:
-        print(page)
-
-
-@app.command(
-    "rules",
-    epilog=examples(
-        "infobatch rules",
-        "infobatch rules --json",
-    ),
-)
-def rules_command(as_json: Json = False) -> None:
-    """List the rules: what each one skips, whether it is biased, and where it is from."""
-    rows = list(infobatch.rules.RULES.values())
-    if as_json:
-        facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
-        print(
-            json.dumps([{"rule": row.name} | {f: getattr(row, f) for f in facts} for row in rows])
-        )
-        return
-    table = Table("rule", "biased", "skips", "from", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row.name, "no" if row.unbiased else "yes", row.skips, row.paper)
-    out.print(table)
-
-
-@app.command(
-    epilog=examples(
-        "infobatch plan losses.npy",
-        "infobatch plan losses.csv --column loss --rule tiers",
-        "infobatch plan losses.parquet --prune-ratio 0.3 --json",
-    )
-)
-def plan(
-    file: Annotated[Path, typer.Argument(metavar="SCORES", help="A .npy, .csv or .parquet file")],
-    rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
-    prune_ratio: Annotated[
-        float | None,
-        typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Column of the scores [default: score, or the only one]")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Show what a rule would keep of a file of scores, without training."""
-    facts = plan_for(file, rule=rule, prune_ratio=prune_ratio, column=column, seed=seed)
-    if as_json:
-        print(json.dumps(facts))
-        return
-    out.print(
-        f"{facts['num_samples']:,} samples, {facts['num_unseen']:,} of them without a finite score"
-    )
-    if facts["threshold"] is not None:
-        out.print(f"threshold {facts['threshold']:.6g}")
-    out.print(
-        f"{facts['rule']} keeps {facts['num_kept']:,} and skips {facts['num_pruned']:,} "
-        f"({facts['pruned_fraction']:.1%})"
-    )
-    for weight, count in facts["weights"]:
-        out.print(f"  {count:>12,} with weight {weight:.6g}")
-
-
 @app.callback(invoke_without_command=True)
 def version_option(
     version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
@@ -449,106 +266,7 @@ def version_option(
         raise typer.Exit
 
 
-# Parts that commands share ------------------------------------------------------------------------
-
-
-def load(data: str, folder: Path | None) -> Task:
-    """A task with its data, fetched with a bar where it is missing."""
-    with fetching() as progress:
-        return tasks.load(data, folder or default_folder(), progress)
-
-
-def run_cells(
-    cells: Sequence[Settings],
-    matching: Sequence[str],
-    file: Path,
-    data_dir: Path | None,
-    num_jobs: int,
-    checkpoint_every: int,
-) -> list[Run]:
-    """Train what the file does not have yet, and what is matched to it; returns all of these."""
-    pending = Pending(cells, matching, runs.read_file(file, tell))
-    task = load(cells[0].data, data_dir)
-    runs.prepare(file)
-    if not len(pending):
-        return pending.finished
-    queue_file = QueueFile(file)
-    if queue_file.is_paused:
-        tell("the queue is paused; `infobatch queue resume` lets it go on.")
-    folder = data_dir or default_folder()
-    config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
-    state = QueueState(
-        tuple(pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
-    )
-    writer = QueueWriter(queue_file, state)
-
-    def overall() -> tuple[int, int, str]:
-        left = [cell for cell in pending.wanted if cell.name in writer.at_work] + list(pending)
-        seconds = seconds_left(left, pending.finished, at_work=writer.at_work, jobs=num_jobs)
-        words = "" if seconds is None or not left else f"about {duration(seconds)} left"
-        return len(pending.finished), len(pending.wanted), words
-
-    with running(overall) as show_progress:
-
-        def listen(cell: Settings, event: Event) -> None:
-            if isinstance(event, dict):
-                runs.append(file, event)
-                config.checkpoint(cell).delete()
-            elif isinstance(event, DiscardedCheckpoint):
-                tell(event.sentence)
-            fraction = event.fraction if isinstance(event, Progress) else None
-            writer.update(tuple(pending.wanted), cell.name, fraction)
-            show_progress(cell, event)
-
-        run_sweep(pending, config, listen, num_jobs=num_jobs, task=task)
-    num_done, num_wanted = len(pending.finished), len(pending.wanted)
-    if num_done < num_wanted:
-        stop_here(
-            f"stopped with {num_done} of {num_wanted} runs finished; the same command goes on."
-        )
-    queue_file.delete()
-    return pending.finished
-
-
-def stop_here(sentence: str) -> NoReturn:
-    """End as programs do that Ctrl-C has stopped."""
-    tell(sentence)
-    raise typer.Exit(STOPPED)
-
-
-def split(option: str, text: str) -> list[str]:
-    """Split a text at its commas: `split("rules", "full,mean")`."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UserError(f"{option} is {text!r}, expected one or more, separated by commas.")
-    return names
-
-
-def numbers(option: str, text: str) -> list[float]:
-    """Split a text at its commas into numbers."""
-    try:
-        return [float(number) for number in split(option, text)]
-    except ValueError:
-        raise UserError(f"{option} is {text!r}, expected numbers separated by commas.") from None
-
-
-def title_of(cell: Settings) -> str:
-    """The head of a table of runs."""
-    return f"{cell.data}, {cell.model}, {cell.epochs} epochs"
-
-
-def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
-    """Print a comparison, for people or for a script."""
-    comparisons, _ = comparisons_of(finished)
-    if as_json:
-        print(json.dumps([row.as_dict() for c in comparisons for row in c.rows()]))
-    else:
-        show(comparisons, title)
-
-
-def write_report(files: list[Path], folder: Path, margin: float | None) -> Path:
-    """Write the page, or raise `UserError`."""
-    try:
-        return write(files, folder, margin=margin)
-    except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
-        raise UserError(str(error)) from error
+# After those that train, in the order of the help.
+app.registered_commands += demo.app.registered_commands
+app.registered_commands += selecting.app.registered_commands
+app.registered_commands += reading.app.registered_commands

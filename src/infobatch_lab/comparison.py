@@ -14,11 +14,13 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
 
+from infobatch_lab.fields import Value
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import Difference, difference
 from infobatch_lab.styles import STYLES
+from infobatch_lab.subsets import said_of_subset
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class MethodKey:
     shrink: str = "epoch"
     match_forwards: str | None = None
     """The rule whose forward passes full training was cut to; r and delta are then that rule's."""
+    select: str | None = None
+    """The method that chose the samples before training."""
+    keep: float | None = None
+    subset: str | None = None
+    """The file of the samples that were chosen before training."""
+
+    @property
+    def chosen(self) -> str:
+        """The samples that were chosen before training, in words; empty where there are all."""
+        return said_of_subset(self.select, self.keep, self.subset)
 
     @property
     def is_default(self) -> bool:
@@ -70,7 +82,15 @@ class Method:
         return self.key.match_forwards
 
     @property
+    def family(self) -> str:
+        """What its style in figures goes by: how its samples were chosen before, else its rule."""
+        return self.key.select or self.key.chosen or self.rule
+
+    @property
     def name(self) -> str:
+        if self.key.chosen and not self.match_forwards:
+            rule = [] if self.rule == "full" else [self.rule, *self.key.settings]
+            return ", ".join([self.key.chosen, *rule])
         settings = [] if self.is_main else self.key.settings
         name = ", ".join([self.match_forwards or self.rule, *settings])
         return f"full, matched to {name}\N{NO-BREAK SPACE}†" if self.match_forwards else name
@@ -96,10 +116,16 @@ class Method:
 
     @property
     def overhead(self) -> float | None:
-        """The part of the training time that went into pruning; None for full training."""
-        training, pruning = self.mean_of("train_seconds"), self.mean_of("pruning_seconds")
-        known = self.rule != "full" and pruning is not None and training
-        return pruning / training if known else None  # type: ignore[operator]
+        """The time that went into pruning, and into choosing samples before, as a part of the
+        training time; None for full training.
+        """
+        training, spent = self.mean_of("train_seconds"), self.mean_of("pruning_seconds")
+        if self.rule == "full":
+            spent = None if not self.key.chosen else 0.0
+        if self.key.chosen:
+            choosing = self.mean_of("choosing_seconds")
+            spent = None if spent is None or choosing is None else spent + choosing
+        return None if spent is None or not training else spent / training
 
     def mean_of(self, name: str) -> float | None:
         """The mean of a number over the seeds, None where a run does not have it."""
@@ -123,7 +149,7 @@ class Comparison:
     @property
     def full(self) -> Method | None:
         """Full training, which the others are compared with."""
-        return next((m for m in self.methods if m.rule == "full" and not m.match_forwards), None)
+        return next((m for m in self.methods if m.key == MethodKey("full")), None)
 
     @property
     def main_methods(self) -> list[Method]:
@@ -168,16 +194,33 @@ class Comparison:
         return (full, full - ours) if full else None
 
     def seconds(self, method: Method) -> list[tuple[float, float]]:
-        """Those of full training and of a method, for each seed run with both on one machine."""
+        """Those of full training and of a method, for each seed run with both on one machine.
+
+        The time of choosing samples is a part of the method's.
+        """
+        return [
+            (full.train_seconds, run.train_seconds + (run.choosing_seconds or 0.0))
+            for full, run in self.timed(method)
+            if full.train_seconds is not None and run.train_seconds is not None
+        ]
+
+    def timed(self, method: Method) -> list[tuple[Run, Run]]:
+        """The runs of full training and of a method whose times are compared, seed by seed."""
         full_of = {run.seed: run for run in self.full.runs} if self.full else {}
         return [
-            (full.train_seconds, run.train_seconds)
+            (full, run)
             for run in method.runs
             if (full := full_of.get(run.seed)) is not None
             and full.machine == run.machine
-            and full.train_seconds is not None
-            and run.train_seconds is not None
+            and None not in (full.train_seconds, run.train_seconds)
+            and (run.choosing_seconds is not None or not method.key.chosen)
         ]
+
+    def is_crowded(self, method: Method) -> bool:
+        """Whether the machine had more work than cores while some of the compared runs were
+        timed, so that the times may say more about that work.
+        """
+        return any(run.is_crowded for pair in self.timed(method) for run in pair)
 
     def difference(self, method: Method, margin: float) -> Difference | None:
         """To full training; None for full training itself, and where there are no runs of it."""
@@ -236,6 +279,11 @@ class Row:
     def time_saved(self) -> float | None:
         return self.comparison.time_saved(self.method)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its time saved is to be read with caution."""
+        return not self.is_reference and self.comparison.is_crowded(self.method)
+
     def as_dict(self) -> dict[str, Any]:
         """For a script; what is not known is None."""
         method, key, found = self.method, self.method.key, self.difference
@@ -246,6 +294,9 @@ class Row:
             "delta": key.delta,
             "shrink": key.shrink,
             "match_forwards": key.match_forwards,
+            "select": key.select,
+            "keep": key.keep,
+            "subset": key.subset,
             "optimizer": self.comparison.settings.get("optimizer"),
             "epochs": method.runs[0].epochs,
             "seeds": list(method.values),
@@ -254,7 +305,10 @@ class Row:
             "spread": method.spread,
             "samples_saved": self.samples_saved,
             "time_saved": self.time_saved,
+            "is_crowded": self.is_crowded,
             "overhead": method.overhead,
+            "collecting_seconds": method.mean_of("collecting_seconds"),
+            "selecting_seconds": method.mean_of("selecting_seconds"),
             "difference": None if found is None else found.mean,
             "interval": None if found is None or found.low is None else [found.low, found.high],
             "verdict": self.verdict,
@@ -289,9 +343,11 @@ def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
 def key_of(run: Run) -> MethodKey:
     """The method of a run."""
     if run.match_forwards or run.rule == "full":
-        return MethodKey("full", match_forwards=run.match_forwards)
-    ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
-    return MethodKey(run.rule, ratio, run.delta, run.shrink)
+        key = MethodKey("full", match_forwards=run.match_forwards)
+    else:
+        ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
+        key = MethodKey(run.rule, ratio, run.delta, run.shrink)
+    return replace(key, select=run.select, keep=run.keep, subset=run.subset)
 
 
 def _matches(run: Run, tables: Tables) -> list[tuple[Compared, MethodKey]]:
@@ -318,7 +374,11 @@ def _but_for_epochs(compared: Compared) -> Compared:
 def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
     def is_main(key: MethodKey) -> bool:
         key = key.matched_rule
-        rivals = [k for k in table if k.rule == key.rule and k.match_forwards is None]
+        if key.chosen:
+            return False
+        rivals = [
+            k for k in table if k.rule == key.rule and k.match_forwards is None and not k.chosen
+        ]
         return key not in rivals or key == max(
             rivals, key=lambda rival: (rival.is_default, len(table[rival]))
         )
@@ -335,7 +395,16 @@ def place_of(method: Method) -> tuple[Any, ...]:
     key, order = method.key, list(STYLES)
     known = order.index(key.rule) if key.rule in order else len(order)
     variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch"
-    return not method.is_main, known, key.rule, key.match_forwards or "", *variant
+    chosen = key.subset or "", key.select or "", -(key.keep or 0.0)
+    return not method.is_main, chosen, known, key.rule, key.match_forwards or "", *variant
+
+
+CROWD_MARK = "\N{DOUBLE DAGGER}"
+CROWDED = "The machine had more work than cores during some of these runs: do not rely on the time."
+SEVERAL_MACHINES = (
+    "These runs come from several machines, or used several numbers of threads: times are compared "
+    "where they agree."
+)
 
 
 # Titles -------------------------------------------------------------------------------------------
@@ -373,7 +442,12 @@ def titles(settings: Sequence[Mapping[str, Value]]) -> list[str]:
 
 def slug(number: int, title: str) -> str:
     """A title as a name of files and anchors: `slug(1, "digits · tiny")` is "1-digits-tiny"."""
-    return f"{number}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
+    return f"{number}-{slug_of(title)}"
+
+
+def slug_of(text: str) -> str:
+    """A text with nothing but letters, digits and hyphens: it may come from anybody's file."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60]
 
 
 def said(name: str, value: Value) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
-from infobatch_lab.comparison import Comparison, Row
+from infobatch_lab.comparison import CROWD_MARK, CROWDED, SEVERAL_MACHINES, Comparison, Row
 from infobatch_lab.download import Fetching
 from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
@@ -22,9 +22,11 @@ from infobatch_lab.processes import rank
 from infobatch_lab.settings import Settings
 from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
+from infobatch_lab.visible import visible
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Names come from files: brackets and colons in them are no style and no emoji.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 NONE = "\N{EN DASH}"
 
@@ -32,7 +34,7 @@ NONE = "\N{EN DASH}"
 def tell(sentence: str) -> None:
     """Print a sentence for people on stderr, beside the results."""
     if rank() == 0:
-        err.print(f"infobatch: {sentence}", markup=False, soft_wrap=True)
+        err.print(f"infobatch: {visible(sentence)}", soft_wrap=True)
 
 
 def duration(seconds: float) -> str:
@@ -71,7 +73,7 @@ def running(overall: Callable[[], tuple[int, int, str]]) -> Iterator[Listener]:
                 shown[cell] = bars.add_task(name, total=1, note="")
             if isinstance(event, Step):
                 fractions[cell] = event.fraction
-                note = f"epoch {event.epoch + 1} of {cell.epochs}"
+                note = event.note or f"epoch {event.epoch + 1} of {cell.epochs}"
                 metric = tasks.find(cell.data).task.metric
                 if event.finished is not None and metric.name in event.finished:
                     note += f", {metric.full_text(event.finished[metric.name])}"
@@ -111,7 +113,8 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     if not rows:
         return
     metric = comparisons[0].metric
-    varied = [name for name in VARIED if len({VARIED[name](row) for row in rows} - {""}) > 1]
+    shown = {name: {column(row) for row in rows} - {""} for name, column in VARIED.items()}
+    varied = [name for name in VARIED if len(shown[name]) > (name != "choosing")]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("rule")
     for name in (*varied, metric.words, "samples saved", "time saved", "overhead", "runs"):
@@ -119,17 +122,28 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     for row in rows:
         method = row.method
         table.add_row(
-            f"full † ({method.match_forwards})" if method.match_forwards else method.rule,
+            method.short_name if method.match_forwards or method.key.chosen else method.rule,
             *(VARIED[name](row) for name in varied),
             value_and_spread(metric, row),
             f"{row.samples_saved:.1%}",
-            NONE if row.time_saved is None else f"{row.time_saved:.1%}",
+            time_saved(row),
             NONE if method.overhead is None else f"{method.overhead:.2%}",
             str(len(method.runs)),
         )
     out.print(table)
     if any(row.method.match_forwards for row in rows):
-        out.print("† full training cut to as many forward passes")
+        out.print("† Full training was cut to as many forward passes as that rule made.")
+    if any(row.is_crowded for row in rows):
+        out.print(f"{CROWD_MARK} {CROWDED}")
+    if any(len(comparison.machines) > 1 for comparison in comparisons):
+        out.print(SEVERAL_MACHINES)
+
+
+def time_saved(row: Row) -> str:
+    """The part of full training's time, marked where it is to be read with caution."""
+    if row.time_saved is None:
+        return NONE
+    return f"{row.time_saved:.1%}" + f" {CROWD_MARK}" * row.is_crowded
 
 
 def show_frontiers(frontiers: Sequence[Frontier]) -> None:
@@ -193,10 +207,16 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
+def _choosing(row: Row) -> str:
+    seconds = row.method.mean_of("choosing_seconds")
+    return "" if seconds is None else duration(seconds)
+
+
 VARIED: dict[str, Callable[[Row], str]] = {
     "optimizer": lambda row: str(row.comparison.settings.get("optimizer")),
     "prune ratio": lambda row: _number(row.method.key.prune_ratio),
     "delta": lambda row: _number(row.method.key.delta),
     "shrink": lambda row: row.method.key.shrink if row.method.rule != "full" else "",
+    "choosing": _choosing,
 }
-"""The columns of settings, each shown where it takes several values."""
+"""The columns of settings, each shown where it takes several values, and the time of choosing."""

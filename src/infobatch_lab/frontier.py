@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from infobatch_lab.comparison import Comparison, Method, MethodKey, key_of, place_of, slug, titles
+from infobatch_lab.fields import Value
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import DELTA, default_ratio
-from infobatch_lab.runs import Run, Value
 from infobatch_lab.statistics import LOSSLESS, UNDECIDED, WORSE, Difference, difference
 
 FREE = ("epochs", "batch_size", "lr")
@@ -293,11 +294,12 @@ Group = dict[tuple[MethodKey, tuple[Any, ...]], dict[int, Run]]
 def find_frontiers(runs: Sequence[Run]) -> list[Frontier]:
     """The frontiers in these runs: where a file has full training at several lengths.
 
-    Full training that was cut to another rule's forward passes is left to the comparison.
+    Full training that was cut to another rule's forward passes, and runs on a subset that was
+    chosen before, are left to the comparison.
     """
     groups: dict[tuple[Any, ...], Group] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        if run.match_forwards is None:
+        if run.match_forwards is None and not key_of(run).chosen:
             file, _, _ = run.place.rpartition(":")
             fixed = tuple(pair for pair in run.compared if pair[0] not in FREE)
             free = tuple(dict(run.compared)[name] for name in FREE)

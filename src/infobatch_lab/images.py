@@ -5,10 +5,8 @@ Missing files are fetched from the data set's own home. Nothing is unpickled.
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ from torch.utils.data import Dataset
 
 from infobatch_lab.download import Fetching, Source, fetch
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.files import check_size, opened
+from infobatch_lab.pictures import picture
 
 Bytes = NDArray[np.uint8]
 
@@ -103,6 +103,8 @@ def read_digits(folder: Path, progress: Fetching) -> ImageData:
 
 # idx: MNIST and Fashion-MNIST ---------------------------------------------------------------------
 
+IDX_DIMENSIONS = 3
+
 IDX_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -177,40 +179,37 @@ def find_idx(folder: Path, name: str) -> Path:
 
 def read_idx(path: Path) -> Bytes:
     """Read an array of bytes in the idx format; gzipped if the name ends in .gz."""
-    content = read_bytes(path)
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise UserError(
-            f"{path} is no idx file of bytes (it begins with {content[:4].hex(' ') or 'nothing'}, "
-            "expected 00 00 08): delete it to fetch it anew, or replace it."
-        )
-    start = 4 + 4 * content[3]
-    if len(content) < start:
-        raise damaged(path, len(content), start)
-    shape = tuple(int(n) for n in np.frombuffer(content[4:start], dtype=">u4"))
-    expected = start + math.prod(shape)
+    with opened(path) as file:
+        start = file.read(4)
+        if len(start) < 4 or start[:3] != b"\0\0\x08":
+            raise UserError(
+                f"{path} is no idx file of bytes (it begins with {start.hex(' ') or 'nothing'}, "
+                "expected 00 00 08): delete it to fetch it anew, or replace it."
+            )
+        num_dimensions = start[3]
+        if num_dimensions > IDX_DIMENSIONS:
+            raise UserError(
+                f"{path} has {num_dimensions} dimensions, expected at most {IDX_DIMENSIONS}: "
+                "delete it to fetch it anew, or replace it."
+            )
+        sizes = file.read(4 * num_dimensions)
+        if len(sizes) < 4 * num_dimensions:
+            raise damaged(path, 4 + len(sizes), 4 + 4 * num_dimensions)
+        shape = tuple(int(n) for n in np.frombuffer(sizes, dtype=">u4"))
+        expected = math.prod(shape)
+        check_size(path, expected)
+        content = file.read(expected + 1)
     if len(content) != expected:
-        raise damaged(path, len(content), expected)
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def read_bytes(path: Path) -> bytes:
-    """Read a file, unzipped if its name ends in .gz, or raise `UserError`."""
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path} is damaged ({error}): delete it to fetch it anew, or replace it."
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+        before = 4 + 4 * num_dimensions
+        raise damaged(path, before + len(content), before + expected)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def damaged(path: Path, size: int, expected: int) -> UserError:
     """The error for a file of the wrong size."""
     return UserError(
-        f"{path} has {size:,} bytes, expected {expected:,}: it is damaged or not complete; delete "
-        "it to fetch it anew, or replace it."
+        f"{path} has {size:,} bytes{' or more' * (size > expected)}, expected {expected:,}: it is "
+        "damaged or not complete; delete it to fetch it anew, or replace it."
     )
 
 
@@ -261,7 +260,8 @@ def read_cifar(
 
 def read_cifar_file(path: Path, num_labels: int) -> tuple[Bytes, Bytes]:
     """Read images and labels: a record is the label bytes, then a red, a green and a blue plane."""
-    content, record = read_bytes(path), num_labels + 3 * 32 * 32
+    with opened(path) as file:
+        content, record = file.read(), num_labels + 3 * 32 * 32
     if len(content) == 0 or len(content) % record:
         raise damaged(path, len(content), (len(content) // record + 1) * record)
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
@@ -305,7 +305,9 @@ def read_tiny_imagenet(folder: Path, progress: Fetching) -> ImageData:
     train = images_per_class(home / "train")
     test: dict[str, list[Path]] = {}
     annotations = home / "val" / "val_annotations.txt"
-    for line in read_bytes(annotations).decode().splitlines():
+    with opened(annotations) as file:
+        lines = file.read().decode(errors="replace").splitlines()
+    for line in lines:
         name, label, *_ = [*line.split("\t"), ""]
         if label not in train:
             raise UserError(f"{annotations} has the class {label!r}, which train has not.")
@@ -380,8 +382,5 @@ def decode(files: dict[str, list[Path]], classes: list[str]) -> Images:
 
 def decode_file(path: Path) -> Bytes:
     """Decode one image file, in colour, resized."""
-    try:
-        with optional("PIL.Image").open(path) as image:
-            return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"{path} cannot be read as an image ({error}): remove it.") from error
+    with picture(path) as image:
+        return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))

@@ -17,10 +17,11 @@ import torch
 
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError, DiscardedCheckpoint
+from infobatch_lab.choosing import STATISTICS, prepared
 from infobatch_lab.errors import UserError
+from infobatch_lab.lines import Line, run_of
 from infobatch_lab.processes import stop_on_signal
 from infobatch_lab.queue import wait_while_paused
-from infobatch_lab.runs import Line, run_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import Pending
 from infobatch_lab.tasks import Task
@@ -59,9 +60,12 @@ class SweepConfig:
             listen(progress)
             wait_while_paused(self.pause_file, stop)
 
+        part = prepared(cell, task, self.out / STATISTICS, stop=stop, report=report)
+        if part is None:
+            return Stopped(0)
         checkpoint = self.checkpoint(cell)
         once = partial(
-            train, cell, task, checkpoint, stop=stop, report=report,
+            train, cell, part, checkpoint, stop=stop, report=report,
             figures=self.out / "figures" / cell.name,
         )  # fmt: skip
         try:

@@ -44,6 +44,8 @@ def check(values: Any) -> None:
         if "help" not in field.metadata:
             continue
         value = getattr(values, field.name)
+        if value is None and field.default is None:
+            continue  # not set
         check_choice(field.name, value, field.metadata["choices"])
         if not field.metadata["valid"](value):
             raise UserError(f"{field.name} is {value}, expected {field.metadata['expected']}.")

@@ -42,6 +42,14 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def load_average() -> float | None:
+    """The processes that ran or waited in the last minute, on average; None where nobody knows."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows has none
+        return None
+
+
 @lru_cache
 def commit() -> str | None:
     """The commit of the source, marked where files differ; None if installed."""

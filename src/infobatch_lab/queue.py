@@ -15,9 +15,18 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from infobatch_lab.runs import Run, read_file
-from infobatch_lab.settings import Settings, settings_of
+from infobatch_lab.errors import UserError
+from infobatch_lab.files import check_file, check_target
+from infobatch_lab.lines import Run
+from infobatch_lab.runs import read_file
+from infobatch_lab.settings import Settings, check, settings_of
 from infobatch_lab.sweep import Pending
+
+UNREADABLE = (
+    AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError,
+    UserError,
+)  # fmt: skip
+"""What a file fails with that is no queue."""
 
 POLL_SECONDS = 0.2
 WRITE_SECONDS = 2.0
@@ -60,6 +69,7 @@ class QueueFile:
     def pause(self) -> None:
         """Hold all runs between two steps, also those that are started later."""
         self.pause_file.parent.mkdir(parents=True, exist_ok=True)
+        check_target(self.pause_file)
         self.pause_file.touch()
 
     def resume(self) -> None:
@@ -69,22 +79,28 @@ class QueueFile:
     def read(self) -> QueueState:
         """The state; an empty one where there is no file, or a damaged one."""
         try:
+            check_file(self.path)
             record = json.loads(self.path.read_text(encoding="utf-8"))
             cells = [settings_of(cell) for cell in record["cells"]]
-            return QueueState(
+            at_work = {str(name): float(part) for name, part in record["at_work"].items()}
+            state = QueueState(
                 cells=tuple(cell for cell in cells if cell is not None),
-                matching=tuple(record["matching"]),
-                jobs=int(record["jobs"]),
-                checkpoint_every=int(record["checkpoint_every"]),
+                matching=tuple(map(str, record["matching"])),
+                jobs=max(1, int(record["jobs"])),
+                checkpoint_every=max(0, int(record["checkpoint_every"])),
                 process=record["process"] if is_alive(record["process"]) else None,
-                at_work=dict(record["at_work"]) if is_alive(record["process"]) else {},
+                at_work=at_work if is_alive(record["process"]) else {},
             )
-        except (OSError, ValueError, KeyError, TypeError):
+            for cell in state.cells:
+                check(cell)
+            return state
+        except UNREADABLE:
             return QueueState()
 
     def write(self, state: QueueState) -> None:
         """Replace the file, whole or not at all."""
         part = self.path.with_suffix(f".{os.getpid()}.part")
+        check_target(part)
         part.write_text(json.dumps(asdict(state)), encoding="utf-8")
         os.replace(part, self.path)
 
@@ -149,8 +165,8 @@ def seconds_left(
 ) -> float | None:
     """How long the cells will take, by what finished runs took; None where nothing tells.
 
-    A run takes as long as those of its rule, data set and network, epoch by epoch; a rule without
-    a finished run takes as long as the others.
+    A run takes as long as those of its rule, data set and network on as large a subset, epoch by
+    epoch; a rule without a finished run takes as long as the others.
     """
     total = 0.0
     for cell in cells:
@@ -170,7 +186,7 @@ def seconds_per_epoch(cell: Settings, finished: Sequence[Run]) -> float | None:
         and (run.settings.data, run.settings.model) == (cell.data, cell.model)
         and run.seconds is not None
     ]
-    same_rule = [run for run in alike if run.rule == cell.rule]
+    same_rule = [r for r in alike if (r.rule, r.keep) == (cell.rule, cell.keep)]
     known = [(run.seconds or 0.0) / run.epochs for run in same_rule or alike]
     return mean(known) if known else None
 

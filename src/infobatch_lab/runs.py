@@ -1,108 +1,36 @@
-"""The schema of a run: one line of JSON. Everybody who writes or reads runs uses this file.
-
-A line has the settings at its top level (the task's own under `options`), where the run comes from
-(command, commit, versions, machine), how many samples it trained, its seconds, its metrics, and a
-history by epoch. Lines of format 1, in which every task was classification, are still read.
-"""
+"""Files of runs, a line of JSON each: written, read, and searched for in folders."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from infobatch_lab.errors import UserError
+from infobatch_lab.fields import UnreadableError, Value
+from infobatch_lab.files import check_file, check_target, same_file
+from infobatch_lab.lines import FORMAT, Line, Run, parse
 from infobatch_lab.metrics import ACCURACY, Metric
-from infobatch_lab.settings import Settings, declared, settings_of, upgraded
-
-FORMAT = 2
-READABLE = (1, 2)
+from infobatch_lab.provenance import provenance
+from infobatch_lab.visible import visible
 
 TRIALS = "trials.jsonl"
 """A file of runs that only choose a learning rate, which nobody who searches a folder wants."""
 
-Line = dict[str, Any]
-"""A run as it is written."""
-
-Value = str | float | bool | None
-
-METHOD = ("rule", "prune_ratio", "delta", "shrink")
-"""The settings that tell methods apart: all others must agree between runs that are compared."""
-
-COMPARED = tuple(n for n in declared(Settings) if n not in (*METHOD, "seed"))
+MOST_NOTES = 20
+"""Reasons that are told of one file."""
 
 
-class UnreadableError(ValueError):
-    """A line that is no run, and why."""
-
-
-@dataclass(frozen=True)
-class LossHistogram:
-    """The losses of one epoch: of all samples, of those kept, and weighted (the paper's Fig. 6)."""
-
-    epoch: int
-    edges: tuple[float, ...]
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    rescaled: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, read and checked."""
-
-    place: str
-    """The file and line it was read from."""
-    settings: Settings | None
-    """None for a line that lacks some, or of a data set or rule that there is no more."""
-    compared: tuple[tuple[str, Value], ...]
-    """The settings that must agree between runs that are compared, by name."""
-    metric: Metric
-    rule: str
-    seed: int
-    prune_ratio: float | None
-    delta: float | None
-    shrink: str
-    match_forwards: str | None
-    epochs: int
-    num_samples: int
-    num_test: int
-    num_trained: int
-    value: float
-    """The metric at the end."""
-    train_seconds: float | None
-    eval_seconds: float | None
-    pruning_seconds: float | None
-    kept_fractions: tuple[float, ...]
-    """The fraction of the data that each epoch trained."""
-    values: tuple[float, ...]
-    """The metric after each epoch; NaN where it was not measured."""
-    losses: LossHistogram | None
-    command: str
-    environment: tuple[tuple[str, str], ...]
-    """Commit, versions and machine."""
-    machine: str
-
-    @property
-    def seconds(self) -> float | None:
-        """The seconds of training and evaluation."""
-        return None if self.train_seconds is None else self.train_seconds + (self.eval_seconds or 0)
-
-    @property
-    def matched_epochs(self) -> int:
-        """The epochs of full training with as many forward passes, to the nearest one."""
-        return max(1, round(self.num_trained / self.num_samples))
-
-
-# Files --------------------------------------------------------------------------------------------
+# Writing ------------------------------------------------------------------------------------------
 
 
 def prepare(path: Path) -> None:
     """Fail now if runs cannot be added to a file, before hours are spent on one."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    check_target(path)
     existed = path.exists()
     path.open("ab").close()
     if not existed:
@@ -111,6 +39,7 @@ def prepare(path: Path) -> None:
 
 def append(path: Path, line: Line) -> None:
     """Add a run to a file, on a line of its own even where the last one was cut off."""
+    check_target(path)
     with path.open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
@@ -121,41 +50,119 @@ def append(path: Path, line: Line) -> None:
         os.fsync(file.fileno())
 
 
+def write_run(
+    path: Path,
+    *,
+    data: str,
+    rule: str,
+    seed: int,
+    epochs: int,
+    num_samples: int,
+    num_trained: int,
+    num_test: int,
+    value: float,
+    metric: Metric = ACCURACY,
+    model: str | None = None,
+    settings: Mapping[str, Value] | None = None,
+    prune_ratio: float | None = None,
+    delta: float | None = None,
+    shrink: str = "epoch",
+    history: Sequence[Mapping[str, float]] = (),
+    train_seconds: float | None = None,
+    pruning_seconds: float | None = None,
+) -> None:
+    """Add a run of your own loop to a file, for `infobatch report`: see docs/experiments.md.
+
+    `value` is the metric at the end, as a fraction for accuracy. Full training has the rule "full".
+    Runs are compared where `data`, `model`, `epochs`, the numbers of samples and everything in
+    `settings` agree. An epoch of `history` has a `kept_fraction`, and the metric under its name.
+    Raises `ValueError`, and writes nothing, if the report could not read the run.
+    """
+    line = {
+        "format": FORMAT,
+        "data": data,
+        "model": model,
+        "epochs": epochs,
+        "options": dict(settings or {}),
+        "rule": rule,
+        "prune_ratio": prune_ratio,
+        "delta": delta,
+        "shrink": shrink,
+        "seed": seed,
+        **provenance(),
+        "num_samples": num_samples,
+        "num_trained": num_trained,
+        "num_test": num_test,
+        "metric": asdict(metric),
+        metric.name: value,
+        "train_seconds": train_seconds,
+        "pruning_seconds": pruning_seconds,
+        "history": [dict(epoch) for epoch in history],
+    }
+    try:
+        parse(json.dumps(line), str(path))
+    except (UnreadableError, TypeError) as error:  # TypeError: json knows no tensors
+        raise ValueError(f"the run cannot be written to {path}: {error}.") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append(path, line)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
 def read_file(path: Path, note: Callable[[str], None] = lambda note: None) -> list[Run]:
     """The runs of a file; one note per reason why lines are left out: `read_file(path, print)`."""
     if not path.exists():
         return []
+    check_file(path)
+    place = visible(str(path))
     runs = []
     left_out: dict[str, list[int]] = {}
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                runs.append(parse(line, f"{path}:{number}"))
+                runs.append(parse(line, f"{place}:{number}"))
             except UnreadableError as error:
                 left_out.setdefault(str(error), []).append(number)
-    for reason, (first, *others) in left_out.items():
+    for reason, (first, *others) in list(left_out.items())[:MOST_NOTES]:
         are = f" and {len(others)} more are" if others else " is"
-        note(f"{path}:{first}{are} left out: {reason}.")
+        note(f"{place}:{first}{are} left out: {reason}.")
+    if more := sum(map(len, list(left_out.values())[MOST_NOTES:])):
+        note(f"{place}: {more:,} more lines are left out for other reasons.")
     return runs
 
 
 def read(run_files: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """All runs of these files and folders, and notes on the lines left out."""
+    """All runs of these files and folders, and notes on the lines and files left out."""
     runs: list[Run] = []
     notes: list[str] = []
     for path in _files(run_files):
-        runs += read_file(path, notes.append)
+        with noting(notes, path):
+            check_file(path)  # a link may lead nowhere
+            runs += read_file(path, notes.append)
     if not runs:
+        named = visible(", ".join(map(str, run_files)))
         raise ValueError(
-            f"run_files ({', '.join(map(str, run_files))}) hold no run, expected JSON lines as "
+            f"run_files ({named}) hold no run, expected JSON lines as "
             "`infobatch compare` writes them" + (f"; {notes[0]}" if notes else ".")
         )
     return runs, notes
 
 
+@contextmanager
+def noting(notes: list[str], path: Path) -> Iterator[None]:
+    """Note why a file cannot be read, and go on: others can."""
+    try:
+        yield
+    except UserError as error:
+        notes.append(visible(f"A file is left out: {error}"))
+    except OSError as error:
+        notes.append(visible(f"{path} is left out: {error.strerror}."))
+
+
 def _files(run_files: Sequence[Path]) -> list[Path]:
-    found: dict[Path, Path] = {}  # a file is read once, however it is named
+    found: dict[str, Path] = {}  # a file is read once, however it is named
     for path in run_files:
         if not path.exists():
             raise FileNotFoundError(
@@ -163,146 +170,10 @@ def _files(run_files: Sequence[Path]) -> list[Path]:
                 "folder of them."
             )
         for file in files_in(path) if path.is_dir() else [path]:
-            found.setdefault(file.resolve(), file)
+            found.setdefault(same_file(file), file)
     return list(found.values())
 
 
 def files_in(folder: Path) -> list[Path]:
     """The files of runs below a folder."""
     return sorted(file for file in folder.rglob("*.jsonl") if file.name != TRIALS)
-
-
-# One line -----------------------------------------------------------------------------------------
-
-
-def parse(text: str, place: str) -> Run:
-    """One line as a run, or `UnreadableError`."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        raise UnreadableError("it is no complete JSON, perhaps half-written") from None
-    if not isinstance(line, dict):
-        raise UnreadableError("it is no JSON object")
-    return run_of(line, place)
-
-
-def run_of(line: Line, place: str = "") -> Run:
-    """A line that was just written, or read, as a run."""
-    if line.get("format") not in READABLE:
-        readable = " or ".join(map(str, READABLE))
-        raise UnreadableError(f"format is {line.get('format')!r}, expected {readable}")
-    record = upgraded(line)
-    metric = _metric(record.get("metric"))
-    value = _number(record, metric.name)
-    if metric.counts_samples and not 0 <= value <= 1:
-        raise UnreadableError(f"{metric.name} is {value!r}, expected a fraction of 1")
-    history = [epoch for epoch in _list(record, "history") if isinstance(epoch, dict)]
-    machine = _pairs(record, "machine")
-    own = record.get("options")
-    if not isinstance(own, dict):
-        raise UnreadableError(f"options is {own!r}, expected an object")
-    _text(record, "data")
-    compared = {name: _value(record, name) for name in COMPARED}
-    compared |= {name: _value(own, name) for name in sorted(own)}
-    counts = {name: _whole(record, name, at_least=1) for name in ("num_samples", "num_test")}
-    return Run(
-        place=place,
-        settings=settings_of(line),
-        compared=tuple((compared | counts | {"metric": metric.name}).items()),
-        metric=metric,
-        rule=_text(record, "rule"),
-        seed=_whole(record, "seed"),
-        prune_ratio=_number_or_none(record, "prune_ratio"),
-        delta=_number_or_none(record, "delta"),
-        shrink=_text(record, "shrink"),
-        match_forwards=_text(record, "match_forwards") if record.get("match_forwards") else None,
-        epochs=_whole(record, "epochs", at_least=1),
-        **counts,
-        num_trained=_whole(record, "num_trained", at_least=1),
-        value=value,
-        train_seconds=_number_or_none(record, "train_seconds"),
-        eval_seconds=_number_or_none(record, "eval_seconds"),
-        pruning_seconds=_number_or_none(record, "pruning_seconds"),
-        kept_fractions=tuple(_number(epoch, "kept_fraction") for epoch in history),
-        values=tuple(_number_or_nan(epoch, metric.name) for epoch in history),
-        losses=_losses(record.get("loss_distribution")),
-        command=str(record.get("command") or "unknown"),
-        environment=(
-            ("commit", str(record.get("commit") or "unknown")),
-            *_pairs(record, "versions"),
-            *machine,
-        ),
-        machine=", ".join(value for _, value in machine),
-    )
-
-
-def _metric(value: Any) -> Metric:
-    """As the line describes it: a page needs no task to show its runs."""
-    if value is None:
-        return ACCURACY
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise UnreadableError(f"metric is {value!r}, expected an object with a name")
-    given = {field.name: value[field.name] for field in fields(Metric) if field.name in value}
-    for name, item in given.items():
-        like = type(getattr(Metric(""), name))
-        if not isinstance(item, int if like is int else (like, int) if like is float else like):
-            raise UnreadableError(f"metric has {name} {item!r}, expected {like.__name__}")
-    return Metric(**given)
-
-
-def _losses(value: Any) -> LossHistogram | None:
-    if not isinstance(value, dict):
-        return None
-    edges, *counts = (
-        tuple(_number({name: item}, name) for item in _list(value, name))
-        for name in ("edges", "before", "after", "rescaled")
-    )
-    if any(len(edges) != len(bins) + 1 for bins in counts):
-        raise UnreadableError("loss_distribution has not one edge more than bins")
-    return LossHistogram(_whole(value, "epoch"), edges, *counts)
-
-
-def _number(record: Mapping[str, Any], name: str) -> float:
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnreadableError(f"{name} is {value!r}, expected a number")
-    return float(value)
-
-
-def _number_or_none(record: Mapping[str, Any], name: str) -> float | None:
-    return None if record.get(name) is None else _number(record, name)
-
-
-def _number_or_nan(record: Mapping[str, Any], name: str) -> float:
-    return math.nan if record.get(name) is None else _number(record, name)
-
-
-def _whole(record: Mapping[str, Any], name: str, *, at_least: int = 0) -> int:
-    number = _number(record, name)
-    if number != int(number) or number < at_least:
-        raise UnreadableError(f"{name} is {record[name]!r}, expected a whole number >= {at_least}")
-    return int(number)
-
-
-def _text(record: Mapping[str, Any], name: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str) or not value:
-        raise UnreadableError(f"{name} is {value!r}, expected a text")
-    return value
-
-
-def _value(record: Mapping[str, Any], name: str) -> Value:
-    value = record.get(name)
-    if value is None or isinstance(value, str | float | int):
-        return value
-    raise UnreadableError(f"{name} is {value!r}, expected a text or a number")
-
-
-def _list(record: Mapping[str, Any], name: str) -> list[Any]:
-    value = record.get(name)
-    return value if isinstance(value, list) else []
-
-
-def _pairs(record: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
-    value = record.get(name)
-    return tuple((str(k), str(v)) for k, v in value.items()) if isinstance(value, dict) else ()

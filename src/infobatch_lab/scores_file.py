@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infobatch import Pruner
+from infobatch_lab import arrays
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.files import check_file, check_size
+from infobatch_lab.pictures import ARROW_ERRORS
+from infobatch_lab.visible import visible
 
 
 def plan_for(
@@ -49,33 +53,40 @@ def plan_for(
 
 
 def read_scores(file: Path, column: str | None = None) -> Tensor:
-    """Read one score per sample from a .npy, .csv or .parquet file."""
+    """Read one score per sample from a .npy, .npz, .csv or .parquet file."""
     if not file.exists():
         raise UserError(f"{file} does not exist, expected a file of scores.")
     if file.suffix not in READERS:
         raise UserError(f"{file} is none of {', '.join(READERS)}: save the scores as one of these.")
+    check_file(file)
     try:
         values = READERS[file.suffix](file, column)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read as {file.suffix}: {first_line(error)}") from error
+    except (*ARROW_ERRORS, csv.Error) as error:
+        raise UserError(f"{file} cannot be read as {file.suffix}: {first_line(error)}.") from error
     if values.ndim != 1 or values.dtype.kind not in "fiu" or len(values) == 0:
         raise UserError(
             f"{file} holds {values.dtype} of shape {values.shape}, expected one number per sample."
         )
-    return torch.from_numpy(values.astype(np.float32))
+    with np.errstate(over="ignore"):  # what no float32 holds is infinite, and counted
+        return torch.from_numpy(values.astype(np.float32))
 
 
 def first_line(error: Exception) -> str:
     """The first line of a library's long message."""
-    return str(error).strip().split("\n")[0]
+    return visible(str(error).strip().split("\n")[0], most=200).rstrip(".")
 
 
 def read_npy(file: Path, column: str | None) -> NDArray[Any]:
     """Read an array; pickles are refused."""
     if column is not None:
         raise UserError(f"column is {column!r}, but {file} is an array without columns.")
-    values: NDArray[Any] = np.load(file, allow_pickle=False)
-    return values
+    return arrays.read_npy(file)
+
+
+def read_npz(file: Path, column: str | None) -> NDArray[Any]:
+    """Read an array of an archive: its columns are its arrays."""
+    archive = arrays.Archive(file)
+    return archive.read(pick(file, column, archive.names))
 
 
 def read_csv(file: Path, column: str | None) -> NDArray[Any]:
@@ -97,9 +108,20 @@ def read_csv(file: Path, column: str | None) -> NDArray[Any]:
 def read_parquet(file: Path, column: str | None) -> NDArray[Any]:
     """Read a column of a table; a missing value is NaN."""
     parquet = optional("pyarrow.parquet")
-    name = pick(file, column, parquet.read_schema(file).names)
+    found = parquet.ParquetFile(file)
+    name = pick(file, column, found.schema_arrow.names)
+    kind = found.schema_arrow.field(name).type
+    if not (optional("pyarrow").types.is_integer(kind) or kind in floats()):
+        raise UserError(f"{file} holds {kind} in {name!r}, expected one number per sample.")
+    check_size(file, 8 * found.metadata.num_rows)  # a run of equal values is packed into nothing
     values: NDArray[Any] = parquet.read_table(file, columns=[name])[name].to_numpy()
     return values
+
+
+def floats() -> list[Any]:
+    """Arrow's types of floating numbers."""
+    arrow = optional("pyarrow")
+    return [arrow.float16(), arrow.float32(), arrow.float64()]
 
 
 def is_number(text: str) -> bool:
@@ -117,10 +139,9 @@ def pick(file: Path, column: str | None, names: list[str]) -> str:
         return names[0]
     wanted = column or "score"
     if wanted not in names:
-        raise UserError(
-            f"{file} has no column {wanted!r}: name one of {', '.join(names)} with --column."
-        )
+        known = visible(", ".join(names), most=300)
+        raise UserError(f"{file} has no column {wanted!r}: name one of {known} with --column.")
     return wanted
 
 
-READERS = {".npy": read_npy, ".csv": read_csv, ".parquet": read_parquet}
+READERS = {".npy": read_npy, ".npz": read_npz, ".csv": read_csv, ".parquet": read_parquet}

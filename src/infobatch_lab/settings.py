@@ -10,10 +10,12 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
 from typing import Any
 
 from infobatch import Pruner
+from infobatch.selection import METHODS
 from infobatch_lab import options, rules, tasks
 from infobatch_lab.errors import UserError
 from infobatch_lab.options import setting
 from infobatch_lab.rules import DELTA
+from infobatch_lab.subsets import said_of_subset, with_digest
 
 OPTIMIZERS = {"sgd": 0.1, "adamw": 0.01, "radam": 0.01, "lars": 10.0, "lamb": 0.01}
 """Their names, and their learning rates where neither the user nor the data set gives one."""
@@ -27,7 +29,11 @@ class Settings:
     """One run. Equal settings give equal histories on the same machine."""
 
     data: str = setting("Data set")
-    rule: str = setting("Rule, see `infobatch rules`", default="mean", choices=rules.NAMES)
+    rule: str = setting(
+        "Rule, see `infobatch rules` [default: mean, or full on a subset]",
+        default="mean",
+        choices=rules.NAMES,
+    )
     seed: int = setting(
         "Random seed",
         default=0,
@@ -57,6 +63,18 @@ class Settings:
         default="epoch",
         choices=SHRINK,
     )
+    select: str | None = setting(
+        "Method that chooses a subset before training", default=None, choices=tuple(METHODS)
+    )
+    keep: float | None = setting(
+        "Fraction of each class that `select` keeps",
+        default=None,
+        valid=lambda value: 0 < value <= 1,
+        expected="0 < keep <= 1",
+    )
+    subset: str | None = setting(
+        "File of the indices to train on, as `infobatch select` writes it", default=None
+    )
     amp: bool = setting("Compute in bfloat16 where it is safe", default=False)
     compile: bool = setting("Compile the network", default=False)
     options: Any
@@ -80,7 +98,17 @@ class Settings:
     @property
     def label(self) -> str:
         """A name for people."""
-        return f"full † ({self.match_forwards})" if self.match_forwards else self.rule
+        if self.match_forwards:
+            return f"full † ({self.match_forwards})"
+        if not self.has_subset:
+            return self.rule
+        words = said_of_subset(self.select, self.keep, self.subset)
+        return words if self.rule == "full" else f"{words}, {self.rule}"
+
+    @property
+    def has_subset(self) -> bool:
+        """Whether it trains on samples that were chosen before."""
+        return self.select is not None or self.subset is not None
 
 
 def settings(data: str, **given: Any) -> Settings:
@@ -96,6 +124,10 @@ def settings(data: str, **given: Any) -> Settings:
         raise UserError(
             f"{unknown[0]} is no setting of {data}, whose task is {recipe.task.name}: leave it out."
         )
+    if given.get("subset"):
+        given["subset"] = with_digest(given["subset"])
+    if {"select", "subset"} & given.keys():
+        given.setdefault("rule", "full")
     values = {**recipe.defaults, **given}
     # A data set's own learning rate is for its own optimizer.
     optimizer = values.get("optimizer", common["optimizer"].default)
@@ -120,12 +152,29 @@ def check(chosen: Settings) -> None:
     """Raise `UserError` for settings that no run can have."""
     options.check(chosen)
     options.check(chosen.options)
-    options.check_choice("model", chosen.model, tasks.find(chosen.data).task.models)
+    task = tasks.find(chosen.data).task
+    options.check_choice("model", chosen.model, task.models)
+    check_subset(chosen, task)
     try:
         rule = rules.create(chosen.rule, chosen.prune_ratio)
         Pruner(1, chosen.epochs, delta=chosen.delta, rule=rule, seed=chosen.seed)
     except (TypeError, ValueError) as error:
         raise UserError(str(error).replace("num_epochs", "epochs")) from error
+
+
+def check_subset(chosen: Settings, task: type[tasks.Task]) -> None:
+    """Raise `UserError` if it is not clear which samples a run has."""
+    if chosen.select is not None and chosen.subset is not None:
+        raise UserError(f"select is {chosen.select!r} and subset is given: leave one of them out.")
+    if (chosen.select is None) != (chosen.keep is None):
+        raise UserError(
+            f"select is {chosen.select!r} and keep is {chosen.keep!r}, expected both or none."
+        )
+    if chosen.select is not None and task.labelled is tasks.Task.labelled:
+        raise UserError(
+            f"select is {chosen.select!r}, but {chosen.data} ({task.name}) has no classes to "
+            "choose by: choose indices yourself, and give subset."
+        )
 
 
 def canonical(chosen: Settings) -> Settings:
@@ -144,15 +193,16 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
     """The settings of a finished run; None if its line does not say all of them, or names a data
     set or a rule that there is no more.
     """
-    line = upgraded(line)
     try:
+        line = upgraded(line)
         recipe = tasks.find(line["data"])
         own = {name: line["options"][name] for name in declared(recipe.task.Options)}
         chosen = Settings(
             **{name: line[name] for name in declared(Settings)},
             options=recipe.task.Options(**own),
-            match_forwards=line["match_forwards"],
+            match_forwards=line["match_forwards"] or None,
         )
+        hash(chosen)  # a list in place of a value is none
     except (AttributeError, KeyError, TypeError, UserError):
         return None
     return canonical(chosen) if chosen.rule in rules.NAMES else None
@@ -170,11 +220,13 @@ def upgraded(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if line.get("format") == 1:
         own = {name: line[name] for name in FORMAT_1_OPTIONS if name in line}
-        return {"shrink": "epoch", "task": "classification", **line, "options": own}
+        later = {"shrink": "epoch", "select": None, "keep": None, "subset": None}
+        return {**later, "task": "classification", **line, "options": own}
     try:
         own = {**defaults_of(tasks.find(line["data"]).task.Options), **line["options"]}
     except (AttributeError, KeyError, TypeError, UserError):
-        return line  # not known here; those who need more will say so
+        # A data set that is not known here, say of somebody's own loop, has no other defaults.
+        return {"shrink": "epoch", "options": {}, **line}
     return {**defaults_of(Settings), **line, "options": own}
 
 

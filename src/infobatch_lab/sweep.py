@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any
 
 from infobatch_lab import rules
+from infobatch_lab.lines import Run
 from infobatch_lab.rules import DELTA
-from infobatch_lab.runs import Run
 from infobatch_lab.settings import SHRINK, Settings, settings
 
-SWEPT = ("optimizer", "rule", "prune_ratio", "delta", "shrink")
+SWEPT = ("optimizer", "select", "keep", "rule", "prune_ratio", "delta", "shrink")
 """The settings that a comparison may vary; the last one changes fastest."""
 
 
@@ -20,7 +20,8 @@ def grid(data: str, *, seeds: Iterable[int], **given: Any) -> list[Settings]:
     """All cells, without doubles: a rule without a ratio, or full training, has fewer.
 
     Those of `SWEPT` may be lists. Seeds change last, so that methods take turns: a machine that
-    slows down favours none, and a sweep that is cut short has whole seeds.
+    slows down favours none, and a sweep that is cut short has whole seeds. Where samples are
+    chosen, full training on all of them comes first, to compare with.
 
     >>> cells = grid("digits", seeds=[0], rule=["full", "mean"], prune_ratio=[0.3, 0.5])
     >>> [(cell.rule, cell.ratio) for cell in cells]
@@ -33,7 +34,10 @@ def grid(data: str, *, seeds: Iterable[int], **given: Any) -> list[Settings]:
         rule = chosen["rule"]
         if rule in rules.NAMES and rules.default_ratio(rule) is None:
             chosen["prune_ratio"] = None
-        cells[settings(data, seed=seed, **chosen, **given)] = None
+        cell = settings(data, seed=seed, **chosen, **given)
+        if cell.has_subset:
+            cells[as_full(cell)] = None
+        cells[cell] = None
     return list(cells)
 
 
@@ -74,8 +78,9 @@ def match_of(run: Run) -> Settings | None:
 
 
 def as_full(cell: Settings) -> Settings:
-    """Full training with the same seed and settings."""
-    return replace(cell, rule="full", prune_ratio=None, delta=DELTA, shrink="epoch")
+    """Full training on all samples with the same seed and settings."""
+    on_all = replace(cell, select=None, keep=None, subset=None)
+    return replace(on_all, rule="full", prune_ratio=None, delta=DELTA, shrink="epoch")
 
 
 class Pending:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.files import check_file
 from infobatch_lab.options import in_words
+from infobatch_lab.pictures import ARROW_ERRORS
 
 Row = dict[str, Any]
 
@@ -59,9 +61,10 @@ def read_rows(path: Path) -> list[Row]:
     """All rows of a table, by the end of its name."""
     if path.suffix not in TYPES or not path.is_file():
         raise UserError(f"{path} is no table, expected a file ending in {in_words(TYPES)}.")
+    check_file(path)
     try:
         rows = READERS[path.suffix](path)
-    except (ValueError, csv.Error, OSError) as error:  # pyarrow's errors are ValueErrors
+    except (*ARROW_ERRORS, csv.Error, RecursionError) as error:
         raise UserError(f"{path} cannot be read as a table: {error}.") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{path} has no rows with named columns, expected at least one.")

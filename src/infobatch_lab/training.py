@@ -17,14 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 from torch.utils.data import DataLoader
 
-from infobatch import InfoBatch
+from infobatch import InfoBatch, StateError
 from infobatch.schedule import Schedule
 from infobatch_lab import rules
 from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError, optional
+from infobatch_lab.lines import FORMAT, Line
 from infobatch_lab.processes import all_agree_to_stop, rank, total, world_size
-from infobatch_lab.provenance import provenance
-from infobatch_lab.runs import FORMAT, Line
+from infobatch_lab.provenance import load_average, provenance
 from infobatch_lab.seeding import generator, seed_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.tasks import Forward, Task
@@ -41,6 +41,8 @@ class Progress:
     """The part of the whole run that is done, from 0 to 1."""
     finished: dict[str, Any] | None = None
     """The history of an epoch that has just ended."""
+    note: str = ""
+    """What is done before the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Training:
         self.timing: list[dict[str, Any]] = []
         self.loss_distribution: dict[str, Any] | None = None
         self.num_steps = 0
+        self.num_samples = num_samples_of(task)
         self._start_counters()
         self._prepare(workers)
 
@@ -178,7 +181,7 @@ class Training:
             {
                 "epoch": epoch,
                 "num_trained": num_kept,
-                "kept_fraction": num_kept / self.train_data.num_samples,
+                "kept_fraction": num_kept / self.num_samples,
                 "train_loss": loss_sum / num_trained,
                 **metrics,
                 "lr": self._lr,
@@ -211,21 +214,26 @@ class Training:
 
     def result(self) -> Line:
         """The line of a finished run."""
-        savings, last = self.train_data.savings, self.history[-1]
+        num_trained, last = self.train_data.savings.num_trained, self.history[-1]
+        num_full = self.settings.epochs * self.num_samples
+        choice = self.task.choice
         known = {"epoch", "num_trained", "kept_fraction", "train_loss", "lr"}
         return {
             "format": FORMAT,
             "task": self.task.name,
             **asdict(self.settings),
             **provenance(),
-            "num_samples": self.train_data.num_samples,
+            "num_samples": self.num_samples,
+            "num_chosen": None if choice is None else len(choice.indices),
             "num_test": self.task.num_test,
             "metric": asdict(self.task.metric),
             **{name: value for name, value in last.items() if name not in known},
-            "num_trained": savings.num_trained,
-            "num_full": savings.num_full,
-            "samples_saved": savings.fraction,
+            "num_trained": num_trained,
+            "num_full": num_full,
+            "samples_saved": 1 - num_trained / num_full,
             "num_steps": self.num_steps,
+            "collecting_seconds": None if choice is None else choice.collecting_seconds,
+            "selecting_seconds": None if choice is None else choice.selecting_seconds,
             **{
                 name: seconds_of(self.timing, name)
                 for name in ("train_seconds", "eval_seconds", "pruning_seconds")
@@ -247,6 +255,7 @@ class Training:
         """Tensors, numbers and strings, for a bit-exact resume; call `sync()` first."""
         return {
             "settings": asdict(self.settings),
+            "choice": digest_of(self.task),
             **self._loop_state(),
             "history": self.history,
             "timing": self.timing,
@@ -272,6 +281,8 @@ class Training:
         """Go on where `state_dict()` was taken."""
         if state["settings"] != asdict(self.settings):
             raise UserError("the checkpoint is that of a run with other settings.")
+        if state.get("choice") != digest_of(self.task):
+            raise StateError("the checkpoint is that of a run on other samples: delete it.")
         self._load_loop_state(state)
         self.history, self.timing = state["history"], state["timing"]
         self.loss_distribution, self.num_steps = state["loss_distribution"], state["num_steps"]
@@ -305,9 +316,13 @@ def train(
 ) -> Line | Stopped:
     """Train to the end, or until `stop()` says so, and return the run's line.
 
-    The checkpoint stays until the line is safe: then call `checkpoint.delete()`.
+    The checkpoint stays until the line is safe: then call `checkpoint.delete()`. Settings with a
+    subset want a task that was made by `choosing.prepared`.
     """
+    if settings.has_subset and task.choice is None:
+        raise ValueError(f"task has all samples, expected those of {settings.label!r} alone.")
     training = task.training(settings, workers=workers)
+    load = {"start": load_average()}
     if checkpoint.resume and checkpoint.path.exists():
         checkpoint.load_into(training)
     log = tensorboard_log(tensorboard)
@@ -332,7 +347,9 @@ def train(
         training.model.eval()
         with own_random_numbers("figures", settings.seed):
             task.figures(training.model, settings, figures)
-    return training.result()
+    # Times of a machine that had other work are marked by it. It is no part of the machine's name,
+    # by which times are compared.
+    return {**training.result(), "load": {**load, "end": load_average()}}
 
 
 def tensorboard_log(folder: Path | None) -> Callable[[dict[str, Any]], None]:
@@ -351,6 +368,17 @@ def tensorboard_log(folder: Path | None) -> Callable[[dict[str, Any]], None]:
 
 
 # Parts --------------------------------------------------------------------------------------------
+
+
+def num_samples_of(task: Task) -> int:
+    """The size of the whole data set, of which a task may have a part."""
+    whole = None if task.choice is None else task.choice.num_samples
+    return whole or len(task.train)  # type: ignore[arg-type]  # torch's Dataset has no __len__
+
+
+def digest_of(task: Task) -> str | None:
+    """What tells the chosen samples of a task from others; None for all of them."""
+    return None if task.choice is None else task.choice.digest
 
 
 def loader_and_schedule(

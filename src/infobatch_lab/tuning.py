@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from infobatch_lab import tasks
 from infobatch_lab.errors import UserError
+from infobatch_lab.lines import Run
 from infobatch_lab.options import in_words
-from infobatch_lab.runs import Run
 from infobatch_lab.settings import Settings
 
 FACTORS = (1.0, 0.5, 2.0)

@@ -20,6 +20,7 @@ from transformers import (
     BertForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
+    Trainer,
     TrainingArguments,
 )
 
@@ -115,6 +116,44 @@ class Recorded(InfoBatchTrainer):
             weights = self.pruner.batch_weights.tolist()
             self.steps.append(Step(self.state.global_step, indices.tolist(), weights))
         return loss
+
+
+class Lighter(Recorded):
+    shrink = "batch"
+
+
+class InPlanOrder(Trainer):
+    """transformers' own Trainer, in the order in which the pruner goes through the data."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        num_samples = len(self.train_dataset)
+        pruner = Pruner(num_samples, NUM_EPOCHS, rule="full", seed=7)
+
+        class Order:
+            epoch = 0
+
+            def __iter__(self) -> Any:
+                pruner.set_epoch(self.epoch)
+                self.epoch += 1
+                return iter(pruner.plan.indices.tolist())
+
+            def __len__(self) -> int:
+                return num_samples
+
+        return Order()
+
+
+def trainer_of(
+    model: Any, folder: Path, *, rule: str = "mean", kind: Any = Recorded, **settings: Any
+) -> Any:
+    collate = collate_classes if "Bert" in type(model).__name__ else collate_tokens
+    trainer = kind(model, arguments(folder, **settings), collate, sequences())
+    trainer.rule = rule
+    return trainer
+
+
+def losses_logged(trainer: Any) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 def shares(indices: Tensor, num_ranks: int) -> list[list[Tensor]]:

@@ -456,11 +456,17 @@ def test_what_was_saved_is_in_the_logger(tmp_path: Path) -> None:
     logger, board = CSVLogger(tmp_path), TensorBoardLogger(tmp_path)
     data = make()
     module = Module(data)
-    kept = []
+    kept: list[float] = []
+    totals: list[float] = []  # of weight x loss, in each epoch
 
     class Kept(Callback):
         def on_train_epoch_start(self, *_: Any) -> None:
             kept.append(len(data.plan) / NUM_SAMPLES)
+            totals.append(0.0)
+
+        def on_train_batch_end(self, *arguments: Any) -> None:
+            _, _, outputs, batch, _ = arguments
+            totals[-1] += float(outputs["loss"]) * len(batch[0])
 
     trainer = trainer_of(tmp_path, InfoBatchCallback(data), Kept(), logger=[logger, board])
     trainer.fit(module, loader_of(data), validation())
@@ -470,6 +476,9 @@ def test_what_was_saved_is_in_the_logger(tmp_path: Path) -> None:
     trained = [sum(kept[: epoch + 1]) / (epoch + 1) for epoch in range(NUM_EPOCHS)]
     assert [1 - float(row["infobatch/saved"]) for row in logged] == pytest.approx(trained)
     assert float(logged[-1]["infobatch/num_trained"]) == data.savings.num_trained
+    losses = [float(row["infobatch/loss"]) for row in logged]
+    assert losses == pytest.approx([total / NUM_SAMPLES for total in totals], rel=1e-5)
+    assert {"infobatch/gradient_noise", "infobatch/skipped_loss"} <= logged[-1].keys()
     events = EventAccumulator(board.log_dir).Reload()
     assert [event.value for event in events.Scalars("infobatch/kept_fraction")] == pytest.approx(
         kept

@@ -13,10 +13,10 @@ import pytest
 
 from infobatch_lab.comparison import Comparison, Row, compare
 from infobatch_lab.display import NONE, show
+from infobatch_lab.lines import Run, run_of
 from infobatch_lab.metrics import Metric
 from infobatch_lab.report import results
 from infobatch_lab.report.page import Section, page
-from infobatch_lab.runs import Run, run_of
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.sweep import grid, match_of
 from tests.lab.lines import line_of, save

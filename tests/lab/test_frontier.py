@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
 from infobatch_lab.frontier import Frontier, FrontierRow, find_frontiers
+from infobatch_lab.lines import Run, run_of
 from infobatch_lab.metrics import Metric
 from infobatch_lab.report import frontier_results, results, write
-from infobatch_lab.runs import Run, run_of
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.sweep import frontier_grid
 from tests.lab.files import environment, infobatch, started, until

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
+from infobatch_lab.lines import Run, run_of
 from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
-from infobatch_lab.runs import Run, append, read_file, run_of
+from infobatch_lab.runs import append, read_file
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import grid
 from tests.lab.files import infobatch, started, until

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from infobatch_lab.comparison import compare
+from infobatch_lab.errors import UserError
 from infobatch_lab.report import results, write
-from infobatch_lab.report.figures import DARK, KINDS, LIGHT
+from infobatch_lab.report.canvas import DARK, LIGHT
+from infobatch_lab.report.figures import KINDS
 from infobatch_lab.report.labels import spread_out
 from infobatch_lab.report.page import NONE, Section, page
 from infobatch_lab.runs import read
@@ -405,6 +407,39 @@ def test_times_of_several_machines_are_not_compared(tmp_path: Path) -> None:
     assert "several machines" in page_of(tmp_path, *lines)
     both = [*lines, run("full", 1), run("mean", 1, train_seconds=1.0)]
     assert table_of(tmp_path, *both)["mean r = 0.5, δ = 0.875"]["Time saved"] == "75.0 %"
+
+
+def test_times_of_a_crowded_machine_carry_a_caution(tmp_path: Path) -> None:
+    alone, crowded = ({"start": 1.0, "end": end} for end in (2.0, 5.0))  # of two cores
+    lines = [run("full", load=alone), run("mean", load=alone), run("tiers", load=crowded)]
+    shown = {row["Method"].split()[0]: row for row in Tables(page_of(tmp_path, *lines)).rows}
+    assert shown["mean"]["Time saved"] == "25.0 %"
+    assert shown["tiers"]["Time saved"] == "25.0 % ‡"
+    assert "‡ The machine had more work than cores" in page_of(tmp_path, *lines)
+    assert "more work than cores" not in page_of(tmp_path, *lines[:2])
+    (found,) = results([tmp_path])
+    assert [method["is_crowded"] for method in found["methods"]] == [False, False]
+
+
+def test_a_single_run_is_not_called_a_comparison(tmp_path: Path) -> None:
+    alone = page_of(tmp_path, run("mean"))
+    assert "<h1>One training run</h1>" in alone
+    assert "<title>One training run</title>" in alone
+    assert "compared" not in alone.split("<main>")[0]
+    assert "<h1>Training runs</h1>" in page_of(tmp_path, run("mean"), run("tiers"))
+    both = page_of(tmp_path, run("mean"), run("full"))
+    assert "<h1>Pruned and full training compared</h1>" in both
+
+
+def test_nothing_is_written_through_a_link_beside_the_page(tmp_path: Path) -> None:
+    save(tmp_path / "runs.jsonl", run("full"), run("mean"))
+    (tmp_path / "page").mkdir()
+    image = tmp_path / "page" / "1-digits-resnet8-sgd-2-epochs-progress.png"
+    image.symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match=f"{image.name} is a symbolic link"):
+        write([tmp_path / "runs.jsonl"], tmp_path / "page")
+    assert [path.name for path in (tmp_path / "page").iterdir()] == [image.name]
+    assert not (tmp_path / "outside").exists()
 
 
 def test_nothing_of_a_file_becomes_markup(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from infobatch_lab.fields import UnreadableError
+from infobatch_lab.lines import run_of
 from infobatch_lab.metrics import ACCURACY, Metric
-from infobatch_lab.runs import UnreadableError, append, prepare, read_file, run_of
+from infobatch_lab.runs import append, prepare, read_file, write_run
 from infobatch_lab.settings import settings
 from tests.lab.lines import line_of
 
@@ -86,7 +91,7 @@ def test_a_line_describes_its_own_metric() -> None:
         ({"metric": "test_loss"}, "metric is 'test_loss', expected an object with a name"),
         (
             {"metric": {**asdict(LOSS), "scale": "large"}},
-            "metric has scale 'large', expected float",
+            "scale is 'large', expected a number",
         ),
         ({"metric": {**asdict(LOSS), "name": "fid"}}, "fid is None, expected a number"),
         ({"test_loss": float("inf")}, "test_loss is inf, expected a number"),
@@ -97,3 +102,59 @@ def test_a_line_describes_its_own_metric() -> None:
 def test_a_strange_metric_is_one_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnreadableError, match=reason):
         run_of(loss_line(**changes))
+
+
+MINE: dict[str, Any] = {
+    "data": "mine", "rule": "mean", "seed": 3, "epochs": 4, "num_samples": 100, "num_trained": 300,
+    "num_test": 50, "value": 0.9,
+}  # fmt: skip
+
+
+def test_a_run_of_ones_own_loop_is_written_and_read(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "runs.jsonl"
+    write_run(file, **MINE, settings={"lr": 0.1}, train_seconds=2.0)
+    write_run(file, **{**MINE, "value": 1.5}, metric=LOSS, history=[{"kept_fraction": 0.5}])
+    notes: list[str] = []
+    first, second = read_file(file, notes.append)
+    assert notes == []
+    assert (first.rule, first.seed, first.value, first.num_trained) == ("mean", 3, 0.9, 300)
+    assert dict(first.compared)["lr"] == 0.1
+    assert (second.metric, second.value, second.kept_fractions) == (LOSS, 1.5, (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"value": 1.5}, "accuracy is 1.5, expected a fraction of 1"),
+        ({"value": math.nan}, "accuracy is nan, expected a number"),
+        ({"value": torch.tensor(0.9)}, "Tensor is not JSON serializable"),
+        ({"rule": ""}, "rule is '', expected a text"),
+        ({"num_samples": 0}, "num_samples is 0, expected a whole number >= 1"),
+        ({"history": [{"accuracy": 0.5}]}, "kept_fraction is None"),
+    ],
+)
+def test_what_a_report_could_not_read_is_not_written(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        write_run(tmp_path / "runs.jsonl", **{**MINE, **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_fields_that_the_docs_call_needed_are_all_that_is_needed() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    found = re.search(r'`(\{"format".*?\})`', docs, re.DOTALL)
+    assert found is not None
+    line = json.loads(found[1])
+    assert run_of(line).value == 0.93
+    for name in line:
+        with pytest.raises(UnreadableError, match=name):
+            run_of({key: value for key, value in line.items() if key != name})
+
+
+def test_a_run_is_crowded_if_the_machine_had_more_work_than_cores() -> None:
+    line = line_of(settings("digits"), machine={"processor": "x", "cores": 4})
+    assert not run_of(line).is_crowded  # a line from before the load was written
+    assert not run_of({**line, "load": {"start": 1.0, "end": 4.2}}).is_crowded
+    assert run_of({**line, "load": {"start": 9.0, "end": 1.0}}).is_crowded
+    assert not run_of({**line, "load": {"start": None, "end": None}}).is_crowded

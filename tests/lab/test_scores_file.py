@@ -19,6 +19,14 @@ def write_npy(path: Path) -> None:
     np.save(path, np.array(SCORES, dtype=np.float64))
 
 
+def write_npz(path: Path) -> None:
+    np.savez_compressed(path, names=np.arange(len(SCORES)), score=np.array(SCORES))
+
+
+def write_only_npz(path: Path) -> None:
+    np.savez(path, losses=np.array(SCORES, dtype=np.float32))
+
+
 def write_csv(path: Path) -> None:
     rows = [f'"{n}, x",{"" if np.isnan(score) else score}' for n, score in enumerate(SCORES)]
     path.write_text("\n".join(["name,score", *rows]))
@@ -38,6 +46,8 @@ def write_parquet(path: Path) -> None:
     ("name", "write"),
     [
         ("a.npy", write_npy),
+        ("a.npz", write_npz),
+        ("b.npz", write_only_npz),
         ("a.csv", write_csv),
         ("b.csv", write_bare_csv),
         ("a.parquet", write_parquet),
@@ -78,7 +88,7 @@ def test_missing_and_infinite_scores_are_kept(tmp_path: Path) -> None:
     ("name", "content", "sentence"),
     [
         ("none.npy", None, "does not exist"),
-        ("a.txt", b"1\n2\n", r"is none of \.npy, \.csv, \.parquet"),
+        ("a.txt", b"1\n2\n", r"is none of \.npy, \.npz, \.csv, \.parquet"),
         ("a.npy", b"not an array", "cannot be read as .npy"),
         ("a.parquet", b"PAR1", "cannot be read as .parquet"),
         ("a.csv", b"", "cannot be read as .csv: it is empty"),

@@ -15,7 +15,8 @@ import torch
 from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
-from infobatch_lab.runs import Run, read_file, run_of
+from infobatch_lab.lines import Run, run_of
+from infobatch_lab.runs import read_file
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.sweep import Pending, grid, match_of
 from tests.lab.files import started, until

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from infobatch_lab.errors import UserError
-from infobatch_lab.runs import Run, run_of
+from infobatch_lab.lines import Run, run_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import frontier_grid, grid
 from infobatch_lab.tuning import trials, tuned

@@ -71,8 +71,11 @@ class EpsilonGreedy(Rule):
     """
 
     prune_ratio: float = 0.5
+    """The fraction of the samples that an epoch skips."""
     epsilon: float = 0.1
+    """The part of the kept samples that is drawn at random."""
     alpha: float = 0.8
+    """How much the last loss counts in the moving average."""
 
     def __post_init__(self) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
@@ -111,8 +114,11 @@ class UCB(Rule):
     """
 
     prune_ratio: float = 0.5
+    """The fraction of the samples that an epoch skips."""
     c: float = 1.0
+    """How much the variance of the loss counts."""
     alpha: float = 0.8
+    """How much the last loss counts in the moving average."""
 
     def __post_init__(self) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)

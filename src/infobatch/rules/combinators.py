@@ -33,7 +33,9 @@ class Until(Rule):
     """
 
     rule: Rule
+    """The rule that decides before `until`."""
     until: float
+    """The first epoch that is trained in full."""
 
     @property
     def unbiased(self) -> bool:
@@ -68,6 +70,7 @@ class Every(Rule):
     """
 
     rule: Rule
+    """The rule whose selection is held."""
     period: int
 
     def __post_init__(self) -> None:
@@ -166,6 +169,7 @@ class Revisit(Rule):
     """
 
     rule: Rule
+    """The rule that decides otherwise."""
     period: int
 
     def __post_init__(self) -> None:
@@ -222,7 +226,9 @@ class PerClass(Rule):
     """
 
     rule: Rule
+    """The rule that sees one class at a time."""
     classes: Classes
+    """The labels, divided into classes."""
 
     def __init__(self, rule: Rule, labels: Tensor | Sequence[int]) -> None:
         if _contains(rule, (Every,)):

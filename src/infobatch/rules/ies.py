@@ -36,6 +36,7 @@ class IES(Rule):
     """
 
     threshold: float = 1e-3
+    """A sample is skipped while its mean |second difference| is below it."""
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:

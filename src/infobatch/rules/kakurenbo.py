@@ -43,7 +43,9 @@ class Kakurenbo(Rule):
     """
 
     prune_ratio: float = 0.3
+    """The largest fraction of the samples that an epoch hides."""
     confidence: float = 0.7
+    """Only samples that are predicted right with this probability are hidden."""
     num_epochs: int = 200
     """The length of training, over which less and less is hidden."""
 

@@ -27,6 +27,7 @@ class Random(Rule):
 
     prune_ratio: float = 0.5
     rescale: bool = False
+    """Whether kept samples weigh more, to make up for what is skipped."""
 
     def __post_init__(self) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)

@@ -63,8 +63,11 @@ class RCAP(Rule):
 
     prune_ratio: float = 0.5
     labels: InitVar[Tensor | Sequence[int] | None] = None
+    """The class of each sample; without them all samples are one class."""
     beta: float = 1.0
+    """The temperature: the smaller it is, the more the hard samples of a class are preferred."""
     classes: Classes | None = field(init=False)
+    """The labels, divided into classes; None without labels."""
 
     def __post_init__(self, labels: Tensor | Sequence[int] | None) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)

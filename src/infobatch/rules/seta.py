@@ -64,6 +64,7 @@ class SeTa(Rule):
 
     prune_ratio: float = 0.1
     num_groups: int = 5
+    """The number of groups of similar loss, K in the paper."""
     window: float = 0.9
     """The paper's alpha: the part of the groups that an epoch trains."""
     random_from: float | None = None

@@ -34,14 +34,17 @@ class NamedRule:
     """
 
     name: str
+    """What `rule=` and the command line call it."""
     make: Callable[..., Rule]
     """Makes the rule, from a prune ratio where `default_ratio` is one."""
     skips: str
-    """One line on what an epoch skips; r is the prune ratio."""
+    """What an epoch skips, in 70 characters at most; r is the prune ratio."""
     paper: str
+    """Where it was published."""
     cost: str
     """Of planning an epoch."""
     unbiased: bool
+    """Whether the weights make up for what is skipped; see `Rule.unbiased`."""
     default_ratio: float | None = None
     """The ratio where none is given; None if the rule takes none."""
 
@@ -93,8 +96,7 @@ _ROWS = (
     NamedRule(
         name="epsilon-greedy",
         make=_epsilon_greedy,
-        skips="all but the highest moving averages of the loss and a few at random; held for 10 "
-        "epochs",
+        skips="all but the highest average losses and a few at random, for 10 epochs",
         paper=_BANDITS,
         cost="one selection per decision, a float per sample",
         unbiased=False,
@@ -111,7 +113,7 @@ _ROWS = (
     NamedRule(
         name="ies",
         make=_ies,
-        skips="the samples whose loss has stopped curving; each at most 5 epochs in a row",
+        skips="the samples whose loss has stopped curving, at most 5 epochs in a row",
         paper="Instance-dependent Early Stopping, Yuan et al., ICLR 2025",
         cost="one pass, five numbers per sample",
         unbiased=False,
@@ -119,8 +121,7 @@ _ROWS = (
     NamedRule(
         name="kakurenbo",
         make=_kakurenbo,
-        skips="the fraction r with the lowest losses, where confidently right; each at most 5 "
-        "epochs in a row",
+        skips="the lowest losses, up to r, if confidently right; 5 epochs at most",
         paper="KAKURENBO, Nguyen et al., NeurIPS 2023",
         cost="one selection, a number per sample",
         unbiased=False,
@@ -129,7 +130,7 @@ _ROWS = (
     NamedRule(
         name="mean",
         make=Mean,
-        skips="the fraction r of the samples below the mean loss: the paper's rule, the default",
+        skips="the fraction r of the samples below the mean loss: the default rule",
         paper=f"{_INFOBATCH}, Eq. 3",
         cost="two passes",
         unbiased=True,
@@ -138,7 +139,7 @@ _ROWS = (
     NamedRule(
         name="random",
         make=Random,
-        skips="the fraction r of all samples, without rescaling: Random*",
+        skips="the fraction r of all samples, without rescaling",
         paper=f"{_INFOBATCH}, Table 1",
         cost="one pass",
         unbiased=False,
@@ -156,7 +157,7 @@ _ROWS = (
     NamedRule(
         name="rcap",
         make=RCAP,
-        skips="the fraction r of all samples, fewer of hard classes and of hard samples in each",
+        skips="the fraction r of all samples, fewer of hard classes and hard samples",
         paper="RCAP, Hassan et al., UAI 2025",
         cost="an exponential per sample, a few passes",
         unbiased=False,
@@ -174,7 +175,7 @@ _ROWS = (
     NamedRule(
         name="seta",
         make=SeTa,
-        skips="the fraction r of all samples, and in turn the easiest and the hardest groups",
+        skips="the fraction r of all samples, then easy or hard groups by turns",
         paper="SeTa, Zhou et al., CVPR 2025",
         cost="one sort",
         unbiased=False,
@@ -183,7 +184,7 @@ _ROWS = (
     NamedRule(
         name="tiers",
         make=Tiers,
-        skips="75 % below the 20th percentile of the loss, 50 % from there to the 85th",
+        skips="75 % below the 20th percentile of losses, 50 % from there to the 85th",
         paper=f"{_INFOBATCH}, Section 3.1",
         cost="one selection per tier",
         unbiased=True,
@@ -191,7 +192,7 @@ _ROWS = (
     NamedRule(
         name="ucb",
         make=_ucb,
-        skips="all but the highest upper confidence bounds of the loss; held for 10 epochs",
+        skips="all but the highest upper confidence bounds of losses, for 10 epochs",
         paper=_BANDITS,
         cost="one selection per decision, two floats per sample",
         unbiased=False,

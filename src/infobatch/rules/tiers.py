@@ -28,7 +28,9 @@ class Tiers(Rule):
     """
 
     tiers: tuple[tuple[float, float], ...] = ((0.20, 0.75), (0.85, 0.50))
+    """Pairs (quantile, r): r is skipped of the scores from the quantile before to this one."""
     rescale: bool = True
+    """Whether kept samples weigh more, to make up for what is skipped."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tiers", tuple((float(q), float(r)) for q, r in self.tiers))

@@ -20,7 +20,9 @@ class Chosen(NamedTuple):
     """
 
     indices: Tensor
+    """The chosen samples, as positions in the data set."""
     weights: Tensor | None = None
+    """One per chosen sample; None where the method has no weights."""
 
 
 Choose = Callable[[Statistics, int, Generator], Chosen]
@@ -36,8 +38,10 @@ class Method:
     """
 
     name: str
+    """What `select` calls it."""
     choose: Choose
     paper: str
+    """Where it was published."""
     needs: tuple[str, ...]
     """The fields of `Statistics` that it looks at."""
     cost: str

@@ -131,7 +131,9 @@ def _resume_runs(
     found, notes = read(path)
     _check_same(path, notes.get("made", "something else"), mark)
     if len(found) != num_samples:
-        raise StateError(f"{path} has {len(found)} samples, expected {num_samples}: {REMEDY}")
+        raise StateError(
+            f"{path} has {len(found)} samples, expected {num_samples}: {REMEDY}", "other-statistics"
+        )
     return found, int(notes["done"])
 
 
@@ -140,7 +142,7 @@ REMEDY = "give another path, or remove the file to begin anew."
 
 def _check_same(path: str | Path, found: str, expected: str) -> None:
     if found != expected:
-        raise StateError(f"{path} holds {found}, expected {expected}: {REMEDY}")
+        raise StateError(f"{path} holds {found}, expected {expected}: {REMEDY}", "other-statistics")
 
 
 class _Pass:
@@ -274,7 +276,8 @@ class _Pass:
         _check_same(self.path, notes.get("made", "something else"), mark)
         if notes["of"] != str(self.num_samples):
             raise StateError(
-                f"{self.path} is of {notes['of']} samples, expected {self.num_samples}: {REMEDY}"
+                f"{self.path} is of {notes['of']} samples, expected {self.num_samples}: {REMEDY}",
+                "other-statistics",
             )
         self._put({name: getattr(found, name) for name in self.needs})
 

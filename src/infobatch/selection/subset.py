@@ -22,6 +22,7 @@ class Subset(data.Subset[Item]):
     """Torch's `Subset` of the chosen samples, with their `weights` where the method has some."""
 
     indices: list[int]
+    """The chosen samples, as positions in the data set."""
 
     def __init__(self, dataset: Dataset[Item], chosen: Chosen) -> None:
         super().__init__(dataset, chosen.indices.tolist())

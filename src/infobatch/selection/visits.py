@@ -31,6 +31,7 @@ class Visits:
 
     def __init__(self, num_samples: int, methods: Iterable[str] | str = "forgetting") -> None:
         self.num_samples = check_whole("num_samples", num_samples, at_least=1)
+        """The size of the data set."""
         self._needs = {need for method in names(methods) for need in METHODS[method].needs}
         if missing := self._needs - {"correct", "changes"}:
             raise ValueError(
@@ -96,7 +97,8 @@ class Visits:
         if len(state["num_visits"]) != self.num_samples:
             raise StateError(
                 f"state has visits of {len(state['num_visits'])} samples, expected "
-                f"{self.num_samples}: it belongs to another data set."
+                f"{self.num_samples}: it belongs to another data set.",
+                "other-statistics",
             )
         self._num_visits = state["num_visits"].clone()
         self._correct = [row.clone() for row in state["correct"].unbind(1)]

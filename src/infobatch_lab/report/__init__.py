@@ -20,10 +20,12 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
     """
     try:
         from infobatch_lab.comparison import compare
+        from infobatch_lab.files import check_target
         from infobatch_lab.frontier import find_frontiers, without_pieces
         from infobatch_lab.report.figures import draw
         from infobatch_lab.report.frontier_figure import draw_frontier
         from infobatch_lab.report.page import FrontierSection, Section, page
+        from infobatch_lab.report.subsets_figure import draw_subsets
         from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
@@ -35,20 +37,28 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
         print(note, file=sys.stderr)
     target = out if out.suffix == ".html" else out / "index.html"
     target.parent.mkdir(parents=True, exist_ok=True)
+    check_target(target)
     frontiers = find_frontiers(runs)
     frontier_sections = [
         FrontierSection(frontier, [draw_frontier(frontier, margin)], margin)
         for frontier in frontiers
     ]
-    sections = [
-        Section(comparison, draw(comparison, comparison.margin(margin)), margin)
-        for comparison in without_pieces(found, frontiers)
-    ]
+    sections = []
+    for comparison in without_pieces(found, frontiers):
+        edge = comparison.margin(margin)
+        drawings = [*draw_subsets(comparison, edge), *draw(comparison, edge)]
+        sections.append(Section(comparison, drawings, margin))
     drawn: list[FrontierSection | Section] = [*frontier_sections, *sections]
-    for section in drawn:
-        for drawing in section.drawings:
-            if drawing.light:
-                (target.parent / f"{section.slug}-{drawing.name}.png").write_bytes(drawing.light)
+    images = {
+        target.parent / f"{section.slug}-{drawing.name}.png": drawing.light
+        for section in drawn
+        for drawing in section.drawings
+        if drawing.light
+    }
+    for file in images:  # all, before one is written
+        check_target(file)
+    for file, content in images.items():
+        file.write_bytes(content)
     target.write_text(page(sections, notes, frontier_sections), encoding="utf-8")
     return target
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from infobatch_lab.frontier import Frontier, FrontierRow
-from infobatch_lab.report.figures import (
+from infobatch_lab.report.canvas import (
     Drawing,
     Sketch,
     Theme,
@@ -16,6 +16,7 @@ from infobatch_lab.report.figures import (
     metric_axis,
     reference,
     rendered,
+    short_name,
 )
 from infobatch_lab.report.labels import label_points
 from infobatch_lab.styles import STYLES, style_of
@@ -47,7 +48,7 @@ def _sketch(frontier: Frontier, theme: Theme, margin: float | None) -> Sketch:
     _draw_line(axes, frontier, theme)
     labels = [_draw_point(axes, row, theme) for row in rows]
     reference(axes, frontier.whole.method.mean, frontier.metric, theme, rows[0].margin)
-    axes.set(xlabel="samples trained", ylabel=frontier.metric.words)
+    axes.set(xlabel="samples trained", ylabel=short_name(frontier.metric.words))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.margins(0.12, 0.16)

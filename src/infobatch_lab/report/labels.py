@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
+from infobatch_lab.visible import visible
+
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Names right of the picture, each joined to the end of its line and none on another."""
@@ -15,7 +17,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
     heights = spread_out([(y - low) / (high - low) for _, y, _, _ in ends], gap=0.075)
     for (x, y, name, colour), height in zip(ends, heights, strict=True):
         axes.annotate(
-            name,
+            visible(name, most=28),
             (x, y),
             xytext=(1.05, height),
             textcoords="axes fraction",
@@ -74,7 +76,9 @@ def label_points(
         taken.append(Bbox.from_extents(left - 2, low, left + 2, high))
     pixels = figure.dpi / 72
     for x, y, name in ((x, y, name) for x, y, _, name in points if name):
-        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", va="center", size=9)
+        text = axes.annotate(
+            visible(name, most=28), (x, y), (0, 0), textcoords="offset points", va="center", size=9
+        )
         at_mark = text.get_window_extent()
         options = []
         for rank, (dx, dy) in enumerate(PLACES):

@@ -9,12 +9,23 @@ from functools import cached_property
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from infobatch_lab.comparison import ALWAYS_IN_TITLE, Comparison, Row, said
+from infobatch_lab.comparison import (
+    ALWAYS_IN_TITLE,
+    CROWD_MARK,
+    CROWDED,
+    SEVERAL_MACHINES,
+    Comparison,
+    Row,
+    said,
+)
+from infobatch_lab.display import duration
+from infobatch_lab.fields import Value
 from infobatch_lab.frontier import ABOVE, BELOW, Frontier, FrontierRow, cells, columns
+from infobatch_lab.lines import Run
 from infobatch_lab.metrics import MINUS, Metric
-from infobatch_lab.report.figures import Drawing
-from infobatch_lab.runs import Run, Value
+from infobatch_lab.report.canvas import Drawing
 from infobatch_lab.statistics import LOSSLESS, MOST_SEEDS, UNDECIDED, WORSE
+from infobatch_lab.visible import NO_BREAK_SPACE
 
 NONE = "\N{EN DASH}"
 SIGNS = {LOSSLESS: "✓", WORSE: "✕", UNDECIDED: "?"}
@@ -43,11 +54,13 @@ class Section:
 
     @property
     def tables(self) -> list[tuple[str, list[ShownRow]]]:
-        """The main methods, then the others under a heading, which is folded."""
+        """The main methods, then the others under headings, which are folded."""
         main = [row for row in self.rows if row.row.method.is_main]
         others = [row for row in self.rows if not row.row.method.is_main]
-        folded = [(f"Other values of r and δ ({len(others)})", others)] if others else []
-        return [("", main), *folded]
+        chosen = [row for row in others if row.row.method.key.chosen]
+        varied = [row for row in others if row not in chosen]
+        folded = [("Chosen once, before training", chosen), ("Other values of r and δ", varied)]
+        return [("", main), *((f"{head} ({len(rows)})", rows) for head, rows in folded if rows)]
 
     @property
     def settings(self) -> str:
@@ -92,7 +105,12 @@ class FrontierSection:
 
     @property
     def table(self) -> list[list[str]]:
-        return [[text.replace("-", MINUS) or NONE for text in cells(row)] for row in self.rows]
+        """The spread stays beside its mean."""
+        spread = f"{NO_BREAK_SPACE}±{NO_BREAK_SPACE}"
+        return [
+            [text.replace("-", MINUS).replace(" ± ", spread) or NONE for text in cells(row)]
+            for row in self.rows
+        ]
 
     @property
     def answers(self) -> list[tuple[str, list[FrontierRow]]]:
@@ -138,8 +156,13 @@ class ShownRow:
 
     @property
     def settings(self) -> str:
-        """The values of r and delta, where the name does not have them."""
+        """The values of r and delta where the name does not have them, or the time of choosing."""
         method = self.row.method
+        collecting, selecting = (
+            method.mean_of(f"{name}_seconds") for name in ("collecting", "selecting")
+        )
+        if collecting is not None and selecting is not None:
+            return f"chosen in {duration(collecting)} + {duration(selecting)}"
         hidden = method.match_forwards or not method.is_main
         return "" if hidden else ", ".join(method.key.settings)
 
@@ -160,9 +183,11 @@ class ShownRow:
     def percentages(self) -> list[tuple[str, str]]:
         """The columns that are parts of something."""
         row = self.row
+        crowded = row.is_crowded and row.time_saved is not None
+        mark = f"{NO_BREAK_SPACE}{CROWD_MARK}" if crowded else ""
         return [
             ("Samples saved", NONE if row.is_reference else percent(row.samples_saved, 1)),
-            ("Time saved", NONE if row.is_reference else percent(row.time_saved, 1)),
+            ("Time saved", NONE if row.is_reference else percent(row.time_saved, 1) + mark),
             ("Overhead", percent(row.method.overhead, 2)),
         ]
 
@@ -231,12 +256,25 @@ def page(
         frontiers=frontiers,
         notes=notes,
         num_runs=len(named),
+        heading=heading(sections, frontiers, len(named)),
+        crowd_mark=CROWD_MARK,
+        crowded=CROWDED,
+        several_machines=SEVERAL_MACHINES,
         margins=list(dict.fromkeys(section.shown_margin for section in shown)),
         environments=environments(named.values()),
         signs=SIGNS,
         places=PLACES,
         none=NONE,
     )
+
+
+def heading(
+    sections: Sequence[Section], frontiers: Sequence[FrontierSection], num_runs: int
+) -> str:
+    """What the page shows: a single run is compared with nothing."""
+    if frontiers or any(s.comparison.full and len(s.comparison.methods) > 1 for s in sections):
+        return "Pruned and full training compared"
+    return "One training run" if num_runs == 1 else "Training runs"
 
 
 NamedRun = tuple[str, Run]
@@ -277,7 +315,7 @@ def percent(fraction: float | None, decimals: int) -> str:
     """`percent(0.25, 1)` is "25.0 %"."""
     if fraction is None:
         return NONE
-    return f"{100 * fraction:.{decimals}f}\N{NO-BREAK SPACE}%".replace("-", MINUS)
+    return f"{100 * fraction:.{decimals}f}{NO_BREAK_SPACE}%".replace("-", MINUS)
 
 
 def data_uri(png: bytes) -> str:

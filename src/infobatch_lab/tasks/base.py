@@ -22,6 +22,7 @@ from infobatch_lab.metrics import Metric
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
+    from infobatch_lab.subsets import Choice
     from infobatch_lab.training import Training
 
 Forward = Callable[..., Any]
@@ -58,6 +59,9 @@ class Task(ABC):
     num_test: int
     """How many samples the metric is measured on."""
 
+    choice: Choice | None = None
+    """Which samples `train` has, where they were chosen from a larger data set."""
+
     collate: Callable[[Any], Any] = staticmethod(default_collate)
     """Makes a batch of fetched items, as in torch's DataLoader; a static method, or a function."""
 
@@ -89,6 +93,12 @@ class Task(ABC):
         from infobatch_lab.training import Training
 
         return Training(settings, self, workers=workers)
+
+    def labelled(self) -> Dataset[Any] | None:
+        """Pairs (input of the network, class), in the order of `train` and without augmentation:
+        `--select` judges samples by them. None for a task without classes.
+        """
+        return None
 
     def figures(  # noqa: B027  # most tasks have none
         self, network: nn.Module, settings: Settings, folder: Path

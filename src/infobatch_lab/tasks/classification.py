@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
 
 from infobatch.mixing import Mixed
-from infobatch_lab import images, models
+from infobatch_lab import images, models, own_images
 from infobatch_lab.augment import crop_and_flip, mean_and_std, mix, normalise
 from infobatch_lab.download import Fetching
-from infobatch_lab.images import ImageData
+from infobatch_lab.images import ImageData, Images
 from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.options import setting
 from infobatch_lab.processes import rank, total, world_size
@@ -96,6 +97,9 @@ class Classification(Task):
             )
         )
 
+    def labelled(self) -> Dataset[Any]:
+        return Inputs(self.data.train, self._inputs)
+
     @torch.inference_mode()
     def evaluate(self, network: nn.Module, settings: Settings, *, final: bool) -> dict[str, float]:
         """Each process tests its part of the test split."""
@@ -108,6 +112,24 @@ class Classification(Task):
             predicted = network(self._inputs(x.to(device))).argmax(1)
             num_right += (predicted == y.to(device)).sum()
         return {"accuracy": float(total(num_right)) / len(test)}
+
+
+class Inputs(Dataset[Any]):
+    """Images as the network takes them, without augmentation, and their labels."""
+
+    def __init__(self, images: Images, prepare: Callable[[Tensor], Tensor]) -> None:
+        self._images = images
+        self._prepare = prepare
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        pixels, labels = self._images.__getitems__(indices)
+        return list(zip(self._prepare(pixels), labels, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._images)
 
 
 def logits(forward: Forward, inputs: Tensor) -> Tensor:
@@ -163,4 +185,6 @@ RECIPES: dict[str, Recipe] = {
         images.read_tiny_imagenet, "tiny-imagenet-200/{train,val}", "resnet50", 200, 128
     ),
     "folder:": recipe(images.read_folder, "", "resnet18", 30, 64),
+    "npz:": recipe(own_images.read_npz, "", "resnet18", 30, 64),
+    "hf:": recipe(own_images.read_saved, "", "resnet18", 30, 64),
 }

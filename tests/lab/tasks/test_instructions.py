@@ -12,8 +12,10 @@ from torch.nn.functional import cross_entropy
 from infobatch import InfoBatch
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError
+from infobatch_lab.choosing import prepared
 from infobatch_lab.errors import UserError
 from infobatch_lab.settings import Settings, settings
+from infobatch_lab.subsets import Choice, on_subset, save, with_digest
 from infobatch_lab.tasks import instructions
 from infobatch_lab.tasks.instructions import InstructionTuning
 from infobatch_lab.training import Stopped, curve_of, optimizer_of, train
@@ -97,6 +99,23 @@ def test_full_training_is_a_plain_loop_over_mean_losses_of_tokens(
     assert [line["train_loss"] for line in run["history"]] == pytest.approx(expected, rel=1e-6)
     found = task.evaluate(network.eval(), chosen, final=True)
     assert run["test_loss"] == pytest.approx(found["test_loss"], rel=1e-6)
+
+
+def test_it_trains_on_a_subset(tmp_path: Path) -> None:
+    task, chosen = own(tmp_path)
+    file = tmp_path / "chosen.npy"
+    indices = torch.arange(0, len(task.train), 2)
+    save(file, Choice(indices), {})
+    cell = replace(chosen, rule="full", subset=with_digest(str(file)))
+    part = prepared(cell, task, tmp_path)
+    assert part is not None
+    run = train(cell, part, Checkpoint(tmp_path / "half.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_chosen"]) == (len(task.train), len(indices))
+    assert run["num_trained"] == 3 * len(indices)
+    weighted = Choice(indices, weights=torch.ones(len(indices)))
+    with pytest.raises(UserError, match="has weights, which the loop of .* does not take"):
+        on_subset(task, weighted)
 
 
 def test_a_pruned_run_says_what_it_saved(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""What an epoch that has ended tells its user, in a few passes over what it trained.
+
+With l the loss and w the weight of a kept sample, K of N samples kept, and H the score that a
+sample had when the epoch was planned:
+
+    loss            sum(w l) / N             the mean loss over all samples (Eq. 6 and 7)
+    gradient_noise  sum(w^2 l) / sum(w l)    by how much the weights raise the gradient's variance
+    skipped_loss    1 - sum(H, kept) / sum(H, all)    the part of the loss that was skipped
+    loss_left       loss / loss of the first epoch    how far the data are learned
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from infobatch.plan import BLOCK, Plan
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """What the epoch that ended last came to; None where it is not known.
+
+    >>> EpochMetrics(loss=0.5, first_loss=2.0).loss_left
+    0.25
+    """
+
+    loss: float | None = None
+    """The mean loss over all samples, those that were skipped included."""
+    first_loss: float | None = None
+    """The same of the first epoch of the run."""
+    gradient_noise: float | None = None
+    """By how much the weights raise the variance of the gradient; 1 where all weights are 1."""
+    skipped_loss: float | None = None
+    """The part of the loss that the skipped samples carry, by their scores."""
+
+    @property
+    def loss_left(self) -> float | None:
+        """The part of the first epoch's loss that is left."""
+        if self.loss is None or self.loss < 0 or not self.first_loss or self.first_loss < 0:
+            return None
+        return self.loss / self.first_loss
+
+    def as_dict(self) -> dict[str, float]:
+        """What is known, under the names of `InfoBatch.metrics`."""
+        values = {
+            "infobatch/loss": self.loss,
+            "infobatch/loss_left": self.loss_left,
+            "infobatch/skipped_loss": self.skipped_loss,
+            "infobatch/gradient_noise": self.gradient_noise,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def pack(metrics: EpochMetrics) -> Tensor:
+    """As a tensor of constant size, for a checkpoint; NaN for None: `pack(metrics)`."""
+    values = [torch.nan if value is None else value for value in astuple(metrics)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def unpack(packed: Tensor) -> EpochMetrics:
+    """What was packed: `unpack(pack(metrics)) == metrics`."""
+    return EpochMetrics(*(None if value != value else value for value in packed.tolist()))
+
+
+PACKED_SIZE = len(fields(EpochMetrics))
+
+
+def mean_loss(plan: Plan, losses: Tensor, weights: Tensor) -> float | None:
+    """The mean loss over all samples of the data set, from those that were trained.
+
+    In a whole epoch it is sum(w l) / N, whose expectation is the mean over all N samples, and which
+    full training's mean loss is where nothing is skipped. The entries of a plan are in random
+    order: a part of them, where an epoch was broken off or losses are not finite, stands for all.
+
+    >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
+    >>> mean_loss(plan, losses=torch.tensor([5.0, 0.5]), weights=plan.weights)
+    2.0
+    """
+    total, num_finite = 0.0, 0
+    for loss, weight in _finite_blocks(losses, weights):
+        total += float(np.add.reduce(loss * weight))
+        num_finite += len(loss)
+    if num_finite == 0:
+        return None
+    return total / (plan.num_samples * num_finite / len(plan))
+
+
+def gradient_noise(losses: Tensor, weights: Tensor) -> float | None:
+    """By how much the weights raise the variance of an epoch's gradient: sum(w^2 l) / sum(w l).
+
+    A sample with gradient g that is kept with probability p weighs w = 1/p. So it adds g^2 / p to
+    the second moment of the gradient, in expectation, and g^2 in full training (Eq. 13 and 14).
+    Assumed is that g^2 is proportional to the loss: this is so for a squared error, and a bound for
+    any smooth loss that is never below 0. Then the variance grows by sum(l/p) / sum(l) over all
+    samples, and the kept ones estimate both sums: each stands for w samples.
+
+    Appendix B.3 looks at one kept sample, whose noise-to-signal ratio, squared, grows by this
+    number times K/N: by nothing if samples are skipped at random (Eq. 15), and by less than nothing
+    if those with small gradients are (Eq. 19).
+
+    >>> gradient_noise(losses=torch.tensor([3.0, 0.5]), weights=torch.tensor([1.0, 2.0]))
+    1.25
+    """
+    first, second = 0.0, 0.0
+    for loss, weight in _finite_blocks(losses, weights):
+        if np.minimum.reduce(loss, initial=0) < 0:
+            return None  # no measure of a gradient
+        weighted = loss * weight
+        first += float(np.add.reduce(weighted))
+        second += float(np.add.reduce(weighted * weight))
+    return second / first if first > 0 else None
+
+
+def skipped_loss(plan: Plan, scores: Tensor) -> float | None:
+    """The part of the loss that skipped samples carry, by the scores the epoch was planned with.
+
+    >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
+    >>> skipped_loss(plan, scores=torch.tensor([0.5, 1.0, 2.5]))
+    0.25
+    """
+    if plan.num_pruned == 0:
+        return 0.0
+    values, indices, total, kept = scores.numpy(), plan.indices.numpy(), 0.0, 0.0
+    for start in range(0, len(values), BLOCK):
+        block = values[start : start + BLOCK]
+        if np.fmin.reduce(block, initial=0) < 0:
+            return None  # there is no part of a sum whose terms differ in sign
+        total += float(np.nansum(block, dtype=np.float64))
+    for start in range(0, len(indices), BLOCK):
+        kept += float(np.nansum(values.take(indices[start : start + BLOCK]), dtype=np.float64))
+    # Where nothing carries anything, there is no part of it; rounding may leave a little below 0.
+    return max(0.0, 1 - kept / total) if total > 0 else None
+
+
+def _finite_blocks(
+    losses: Tensor, weights: Tensor
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float32]]]:
+    """The finite losses and their weights, a block at a time, in the little memory of a block."""
+    all_losses, all_weights = losses.numpy(), weights.numpy()
+    for start in range(0, len(all_losses), BLOCK):
+        loss, weight = all_losses[start : start + BLOCK], all_weights[start : start + BLOCK]
+        finite = np.isfinite(loss)
+        if not finite.all():
+            loss, weight = loss[finite], weight[finite]
+        yield loss.astype(np.float64), weight

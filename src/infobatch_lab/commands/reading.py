@@ -1,0 +1,186 @@
+"""Commands that train nothing: `infobatch queue`, `report`, `rules`, `plan`."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import infobatch
+from infobatch_lab import runs
+from infobatch_lab.commands.arguments import DataDir, Json, Out, examples
+from infobatch_lab.commands.sweeps import RUNS, run_cells, show_or_print, title_of, write_report
+from infobatch_lab.display import out, show_queue, tell
+from infobatch_lab.errors import UserError
+from infobatch_lab.queue import QueueFile, status_of
+from infobatch_lab.report import check_margin, frontier_results, results
+from infobatch_lab.scores_file import plan_for
+
+app = typer.Typer()
+
+
+class QueueAction(str, Enum):
+    """The actions of `infobatch queue`."""
+
+    show = "show"
+    pause = "pause"
+    resume = "resume"
+    run = "run"
+
+
+@app.command(
+    epilog=examples(
+        "infobatch queue",
+        "infobatch queue --out results/camvid --json",
+        "infobatch queue pause          # `infobatch queue resume` lets it go on",
+        "infobatch queue run            # after a kill: what is left, without the command",
+    )
+)
+def queue(
+    action: Annotated[
+        QueueAction,
+        typer.Argument(help="Show the runs, pause them, resume them, or run what is left"),
+    ] = QueueAction.show,
+    out_folder: Out = Path("runs"),
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show, pause or go on with the runs of a comparison.
+
+    Shows what is left and how long it will take.
+    """
+    file = QueueFile(out_folder / RUNS)
+    if action is QueueAction.pause:
+        file.pause()
+        tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
+    elif action is QueueAction.resume:
+        file.resume()
+    elif action is QueueAction.run:
+        state = file.read()
+        if not state.cells:
+            raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
+        cells, every = state.cells, state.checkpoint_every
+        finished = run_cells(cells, state.matching, file.runs_file, data_dir, state.jobs, every)
+        show_or_print(finished, as_json, title_of(cells[0]))
+    elif as_json:
+        print(json.dumps(status_of(file)))
+    else:
+        show_queue(status_of(file), out_folder)
+
+
+@app.command(
+    epilog=examples(
+        "infobatch report runs",
+        "infobatch report results/*/*.jsonl --out page --margin 0.25",
+        "infobatch report runs --json",
+    )
+)
+def report(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...", help="Files of runs, or folders with them")
+    ],
+    out_folder: Annotated[Path, typer.Option("--out", help="Folder for the page")] = Path("report"),
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest loss that counts as lossless, in the metric's unit "
+            "[default: the metric's own, 0.5 points of accuracy]"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page with tables and figures of finished runs.
+
+    Prints its path.
+    """
+    try:
+        check_margin(margin)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    for path in files:
+        if not path.exists():
+            raise UserError(
+                f"{path} does not exist, expected a file of runs, or a folder with one."
+            )
+    if not any(path.is_file() or runs.files_in(path) for path in files):
+        raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
+    page = write_report(files, out_folder, margin)
+    if as_json:
+        numbers_of = {
+            "comparisons": results(files, margin=margin),
+            "frontiers": frontier_results(files, margin=margin),
+        }
+        print(json.dumps({"page": str(page), **numbers_of}))
+    else:
+        print(page)
+
+
+@app.command(
+    "rules",
+    epilog=examples(
+        "infobatch rules",
+        "infobatch rules --json",
+    ),
+)
+def rules_command(as_json: Json = False) -> None:
+    """List the rules: what each one skips, and if it is biased."""
+    rows = list(infobatch.rules.RULES.values())
+    if as_json:
+        facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
+        print(
+            json.dumps([{"rule": row.name} | {f: getattr(row, f) for f in facts} for row in rows])
+        )
+        return
+    table = Table("rule", "biased", "r", "an epoch skips", box=None, pad_edge=False)
+    for row in rows:
+        ratio = "" if row.default_ratio is None else f"{row.default_ratio:g}"
+        table.add_row(row.name, "no" if row.unbiased else "yes", ratio, row.skips)
+    out.print(table)
+    out.print("The expected gradient of a rule that is not biased is that of full training.")
+    out.print("r is the default of --prune-ratio. Papers and costs: infobatch rules --json")
+
+
+@app.command(
+    epilog=examples(
+        "infobatch plan losses.npy",
+        "infobatch plan losses.csv --column loss --rule tiers",
+        "infobatch plan statistics.npz --column losses",
+        "infobatch plan losses.parquet --prune-ratio 0.3 --json",
+    )
+)
+def plan(
+    file: Annotated[
+        Path, typer.Argument(metavar="SCORES", help="A .npy, .npz, .csv or .parquet file")
+    ],
+    rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
+    prune_ratio: Annotated[
+        float | None,
+        typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Column, or array, of the scores [default: score, or the only one]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show what a rule would keep of a file of scores."""
+    facts = plan_for(file, rule=rule, prune_ratio=prune_ratio, column=column, seed=seed)
+    if as_json:
+        print(json.dumps(facts))
+        return
+    out.print(
+        f"{facts['num_samples']:,} samples, {facts['num_unseen']:,} of them without a finite score"
+    )
+    if facts["threshold"] is not None:
+        out.print(f"threshold {facts['threshold']:.6g}")
+    out.print(
+        f"{facts['rule']} keeps {facts['num_kept']:,} and skips {facts['num_pruned']:,} "
+        f"({facts['pruned_fraction']:.1%})"
+    )
+    for weight, count in facts["weights"]:
+        out.print(f"  {count:>12,} with weight {weight:.6g}")
