@@ -148,6 +148,7 @@ SLOW = (
     "test_benchmarks",
     "test_distributed",
     "test_docs",
+    "test_recipes",
 )
 """Files in which every test starts processes or trains; elsewhere single tests are marked."""
 

@@ -112,6 +112,21 @@ def test_a_step_with_denominators(kind: str) -> None:
     assert data.num_reported == 24
 
 
+@pytest.mark.parametrize("kind", ["stock", "ours"])
+def test_a_step_with_a_loss_that_is_one_number(kind: str) -> None:
+    data, _ = pruned("stock")
+    loader: Any = infobatch.DataLoader(data, 8, uniform=True)
+    if kind == "stock":
+        loader = DataLoader(data, batch_sampler=data.batches(8, uniform=True))
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+        loss = torch.rand((), device="meta", requires_grad=True)
+        with NoHostReads():  # type: ignore[no-untyped-call]
+            data.update(loss).backward()
+    assert data.num_reported > 20
+
+
 def test_a_step_on_the_host_reads_nothing_either() -> None:
     data, batches = pruned("stock")
     for _ in range(4):

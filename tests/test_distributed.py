@@ -335,8 +335,8 @@ def refused(what: str) -> str:
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("in order", "one of 2 ranks: give update() the indices of the batch"),
-        ("in order, batches", "one of 2 ranks: give update() the indices of the batch"),
+        ("in order", "on each of 2 ranks: give update() the indices of the batch"),
+        ("in order, batches", "on each of 2 ranks: give update() the indices of the batch"),
         ("half and half", "was begun with indices of the whole plan"),
     ],
 )

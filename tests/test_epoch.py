@@ -44,7 +44,7 @@ class Reading:
         self.shard = Shard(epoch.start, len(epoch.plan), rank, world_size)
         batching = by_size(len(self.shard), batch_size)
         self.num_batches = batching.num_batches
-        self.tracker = BatchTracker(self.shard, epoch.indices.numpy(), batching)
+        self.tracker = BatchTracker(self.shard, epoch.indices(self.shard).numpy(), batching)
 
     def begin(self, scale: float = 1.0) -> Reading:
         self.epoch.begin(self.tracker, self, scale)
@@ -88,7 +88,7 @@ def test_a_planned_epoch_has_reported_nothing_and_asking_does_not_change_that(pl
         assert epoch.merged(HOST).num_done == 0
         assert epoch.shard(sharded=False) == epoch.shard(sharded=True) == Shard(0, len(plan))
         assert epoch.weights_by_index(plan.indices[:3], HOST).tolist() == plan.weights[:3].tolist()
-    assert torch.equal(epoch.indices, plan.indices)
+    assert torch.equal(epoch.indices(epoch.shard(sharded=True)), plan.indices)
 
 
 def test_before_a_loader_reads_it_losses_without_indices_belong_to_nobody(plan: Plan) -> None:
@@ -425,7 +425,9 @@ def test_all_ranks_together_train_what_a_resume_has_left(
                     trained.append(sample)
                     weight_of[sample] = weight
                 else:
-                    assert sample == epoch.indices[0]  # the repeat that evens out the ranks
+                    assert (
+                        sample == epoch.indices(reading.shard)[0]
+                    )  # the repeat that evens out the ranks
         own = epoch.merged(HOST).losses
         losses = torch.where(has_loss(own), own, losses)  # what the ranks' merge does
     assert sorted(trained) == sorted(left)
@@ -465,7 +467,7 @@ def test_a_checkpoint_of_one_rank_knows_what_all_have_done_and_any_number_goes_o
             trained.update(samples.tolist())
             known[rank].update(samples.tolist())
     # The repeat that evens out the ranks is the first entry, and may stand for itself alone.
-    repeat = {int(epochs[0].indices[0])} if not bool(done.any()) else set()
+    repeat = {int(epochs[0].indices(readings[0].shard)[0])} if not bool(done.any()) else set()
     for rank, epoch in enumerate(epochs):
         found = epoch.reported()
         assert found is not None

@@ -24,11 +24,11 @@ LOSSES = loss_of(torch.arange(NUM_SAMPLES))
 NUM_DRAWS = 25
 
 
-def close_epoch(pruner: Pruner, losses: Tensor = LOSSES, **options: Any) -> Plan:
+def close_epoch(pruner: Pruner, losses: Tensor = LOSSES) -> Plan:
     """Train an epoch by index, in batches of 64; returns its plan."""
     plan = pruner.plan
     for indices in plan.indices.split(64):
-        pruner.update(losses[indices], indices, **options)
+        pruner.update(losses[indices], indices)
     return plan
 
 
@@ -81,12 +81,14 @@ def test_a_rule_that_does_not_make_up_for_what_it_skips_tells_no_loss(name: str)
         assert not of_all & pruner.metrics.keys()
 
 
-def test_where_one_batch_had_scores_of_its_own_no_loss_is_told() -> None:
+@pytest.mark.parametrize("given", ["scores", "denominators"])
+def test_where_one_batch_had_scores_of_its_own_no_loss_is_told(given: str) -> None:
     pruner = Pruner(NUM_SAMPLES, 10)
     close_epoch(pruner)
     assert "infobatch/loss" in pruner.metrics
     first, rest = pruner.plan.indices[:50], pruner.plan.indices[50:]
-    pruner.update(LOSSES[first], first, scores=LOSSES[first])
+    own: Any = {given: LOSSES[first] + 1}
+    pruner.update(LOSSES[first], first, **own)
     resumed = Pruner(NUM_SAMPLES, 10)
     resumed.load_state_dict(pruner.state_dict())
     for run in (pruner, resumed):
@@ -146,8 +148,6 @@ def test_loss_left_is_a_part_of_the_first_epochs_loss() -> None:
 
 def test_without_a_first_loss_there_is_no_part_of_it() -> None:
     """Absent, not wrong: in the first epoch scores were given, or losses are below 0."""
-    given = Pruner(NUM_SAMPLES, 10)
-    close_epoch(given, scores=None)
     other = Pruner(NUM_SAMPLES, 10)
     indices = other.plan.indices
     other.update(LOSSES[indices], indices, scores=LOSSES[indices])
@@ -261,6 +261,14 @@ def test_the_noise_of_a_classifier_is_about_right() -> None:
         optimizer.zero_grad()
         losses.mean().backward()
         optimizer.step()
+
+
+def test_a_sample_without_a_loss_of_its_own_is_left_out() -> None:
+    """Of two samples one has a denominator of 0: it keeps its score, and no number of it counts."""
+    pruner = Pruner(2, 10, rule="full")
+    pruner.update(torch.tensor([3.0, 0.0]), [0, 1], denominators=torch.tensor([1.0, 0.0]))
+    assert pruner.metrics["infobatch/gradient_noise"] == 1
+    assert pruner.metrics["infobatch/num_nonfinite"] == 0
 
 
 def test_losses_that_tell_nothing_of_gradients_give_no_noise() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from infobatch import InfoBatch
 from infobatch.official import INSTEAD
+from tests.conftest import Numbers
 
 SCRIPT = """
 import torch
@@ -116,7 +117,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", sorted(VALUES))
 def test_what_to_write_instead_gives_the_same_number(name: str) -> None:
-    train_data = InfoBatch(torch.arange(9.0), 3)
+    train_data = InfoBatch(Numbers(9), 3)
     train_data.update(torch.arange(9.0)[train_data.plan.indices], train_data.plan.indices)
     value = eval(INSTEAD[name].removeprefix("write "), {"train_data": train_data})
     assert value == VALUES[name]

@@ -117,7 +117,7 @@ def test_infobatch_and_pruner_explain_what_they_share_in_the_same_words() -> Non
 
 @pytest.mark.parametrize("kind", [infobatch.InfoBatch, infobatch.Pruner])
 def test_help_explains_every_parameter_and_shows_the_loop(kind: type) -> None:
-    text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    text = pydoc.plain(pydoc.render_doc(kind))
     for name in inspect.signature(kind).parameters:
         assert re.search(rf"^ *\|? +{name}: \w", text, re.MULTILINE), name
     assert ".update(" in text
@@ -140,6 +140,7 @@ def test_a_sample_passes_through_the_files_in_one_direction() -> None:
         "rules",
         "plan",
         "shard",
+        "uniform",
         "callers",
         "tracking",
         "distributed",

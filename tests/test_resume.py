@@ -37,6 +37,8 @@ def make(name: str) -> InfoBatch[int]:
 def loader_of(data: InfoBatch[int], kind: str, num_workers: int = 0) -> Any:
     if kind == "ours":
         return infobatch.DataLoader(data, batch_size=BATCH, num_workers=num_workers)
+    if kind == "uniform":
+        return DataLoader(data, batch_sampler=data.batches(BATCH, uniform=True))
     return DataLoader(data, batch_size=BATCH, sampler=data.sampler, num_workers=num_workers)
 
 
@@ -48,13 +50,17 @@ def steps(
     loader = loader_of(data, kind)
     for _ in range(data.epoch, num_epochs):
         for samples in loader:
-            data.update(loss_of(samples + 17 * data.epoch))
+            losses = loss_of(samples + 17 * data.epoch)
+            data.update(losses.mean() if kind == "uniform" else losses)
             history.append((samples.tolist(), data.batch_weights.tolist(), data.state_dict()))
     return history
 
 
-@pytest.mark.parametrize("kind", ["stock", "ours"])
-@pytest.mark.parametrize("name", RULE_NAMES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name in RULE_NAMES for kind in ("stock", "ours")]
+    + [(name, "uniform") for name in ("mean", "tiers", "ucb", "every-mean")],
+)
 def test_from_every_step_of_a_run_the_rest_is_the_same(name: str, kind: str) -> None:
     whole = steps(make(name), kind, 5)
     for position, (_, _, state) in list(enumerate(whole))[:: 1 if name == "mean" else 3]:
@@ -175,6 +181,7 @@ def final(folder: Path) -> dict[str, Any]:
         ("mean", "stock", 2),
         ("every-mean", "stock", 2),
         ("mean", "ours", 2),
+        ("mean", "uniform", 2),
         ("mean", "stateful", 0),
         ("mean", "stateful", 2),
     ],

@@ -30,7 +30,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rule", default="mean")
     parser.add_argument(
-        "--loader", choices=["stock", "lighter", "sampler", "ours", "stateful"], default="stock"
+        "--loader",
+        choices=["stock", "lighter", "uniform", "sampler", "ours", "stateful"],
+        default="stock",
     )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--checkpoint-every", type=int, default=3)
@@ -62,6 +64,11 @@ def main() -> None:
     elif options.loader == "lighter":
         loader = torch.utils.data.DataLoader(
             data, batch_sampler=data.batches(16, shrink="batch"), num_workers=options.workers
+        )
+    elif options.loader == "uniform":
+        criterion = nn.CrossEntropyLoss()
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=data.batches(16, uniform=True), num_workers=options.workers
         )
     elif options.loader == "sampler":
         loader = torch.utils.data.DataLoader(

@@ -142,7 +142,8 @@ class EntryOf:
         entries = np.arange(self._num_entries, dtype=self._entry_of.dtype)
         self._entry_of[indices.numpy()[own]] = entries[own]
         if shard.num_own < len(shard):
-            self._entry_of[int(indices[0])] = shard.entries(slice(shard.num_own, len(shard))).start
+            repeat = shard.entries(slice(shard.num_own, len(shard))).start
+            self._entry_of[int(indices[shard.repeat])] = repeat
         self._on_device: Tensor | None = None
 
     def on_host(self, samples: NDArray[np.int64]) -> NDArray[Any]:

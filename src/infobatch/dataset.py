@@ -165,7 +165,8 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
         Args:
-            losses: One row per sample; further dimensions (pixels, tokens) are averaged.
+            losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
+                `batches(uniform=True)`, the loss of the batch, one number.
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
@@ -186,6 +187,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         drop_last: bool = False,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
     ) -> Batches:
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
@@ -196,9 +198,13 @@ class InfoBatch(Dataset[Item], Generic[Item]):
                 many as full training, each lighter, so that nothing that counts steps needs care.
             sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
                 themselves (accelerate); report it by index.
+            uniform: All samples of a batch have the same weight, for a loss that is one number:
+                `update(loss)`. Without it, report one loss per sample.
 
         """
-        return self._pruner.batches(batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded)
+        return self._pruner.batches(
+            batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded, uniform=uniform
+        )
 
     @property
     def sampler(self) -> ShardSampler:

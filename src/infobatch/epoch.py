@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from infobatch import distributed
-from infobatch.buffer import EntryOf, LossBuffer
+from infobatch.buffer import HOST, EntryOf, LossBuffer
 from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
 from infobatch.errors import OrderError
@@ -28,6 +28,7 @@ from infobatch.plan import Plan
 from infobatch.scores import NO_SCORE
 from infobatch.shard import Shard
 from infobatch.tracking import LoadedBatch, Tracker
+from infobatch.uniform import UniformShard, uniform_shard
 
 
 @contextmanager
@@ -47,6 +48,8 @@ class EpochLosses:
     """Entries known to be trained, though the losses that other ranks have of them may not be."""
     scores_given: bool = False
     """Whether some of them are scores that were given in place of the losses."""
+    of_batches: bool = False
+    """Whether a sample's loss is that of its whole batch, reported as one number."""
 
     @cached_property
     def known(self) -> Tensor:
@@ -89,8 +92,8 @@ class Epoch:
         self.scores_given = resumed_from is not None and resumed_from.scores_given
         """Whether scores were given in place of losses."""
         self._resumed_from = resumed_from
-        self._order = None if resumed_from is None else done_first(resumed_from.done)
-        """The entry of the plan that each entry of the epoch is; None: the same one."""
+        self._done_first = None if resumed_from is None else done_first(resumed_from.done)
+        self._uniform: dict[tuple[bool, int], UniformShard] = {}
         self._iteration: weakref.ref[object] | None = None
         self._was_disturbed = False
         self._scale = 1.0
@@ -126,18 +129,45 @@ class Epoch:
     @property
     def num_reported(self) -> int:
         """How many samples were reported, by all ranks together: they take equally many steps."""
+        shard = self._shard
+        if isinstance(shard, UniformShard) and shard.world_size > 1:
+            return shard.num_done(self._num_own)
         return min(self.start + self._num_own * self._world_size, len(self.plan))
 
-    def shard(self, *, sharded: bool) -> Shard:
-        """What is left of the epoch: this rank's part of it, or all of it."""
+    def shard(self, *, sharded: bool, uniform_size: int = 0) -> Shard:
+        """What is left of the epoch: this rank's part of it, or all of it.
+
+        With a `uniform_size`, in batches of that size in which all samples have the same weight.
+        """
+        if uniform_size:
+            return self._uniform_shard(uniform_size, sharded=sharded)
         if not sharded:
             return Shard(self.start, len(self.plan))
         return Shard(self.start, len(self.plan), distributed.rank(), distributed.world_size())
 
-    @cached_property
-    def indices(self) -> Tensor:
-        """The samples of the epoch's entries."""
-        return self.plan.indices if self._order is None else self.plan.indices[self._order]
+    def _uniform_shard(self, batch_size: int, *, sharded: bool) -> UniformShard:
+        """Cut once: `len(loader)` is asked often."""
+        if (sharded, batch_size) not in self._uniform:
+            world_size = distributed.world_size()
+            with on_host():
+                self._uniform[sharded, batch_size] = uniform_shard(
+                    self.plan.weights,
+                    None if self._resumed_from is None else self._resumed_from.done,
+                    batch_size,
+                    rank=distributed.rank() if sharded else 0,
+                    world_size=world_size if sharded else 1,
+                    multiple=world_size,
+                )
+        return self._uniform[sharded, batch_size]
+
+    def indices(self, shard: Shard) -> Tensor:
+        """The samples of the epoch's entries, in the order in which `shard` counts them."""
+        order = self._order_of(shard)
+        return self.plan.indices if order is None else self.plan.indices[order]
+
+    def _order_of(self, shard: Shard | None) -> Tensor | None:
+        """The entry of the plan that each entry of the epoch is; None: the same one."""
+        return shard.order if isinstance(shard, UniformShard) else self._done_first
 
     # Iterations ----------------------------------------------------------------------------------
 
@@ -173,6 +203,8 @@ class Epoch:
                 "with this rank's part of it: give each epoch to one loader, or call set_epoch().",
                 "whole-epoch",
             )
+        if isinstance(shard, UniformShard):
+            raise self._mixed("with one loss per sample")
 
     def disturb(self) -> None:
         """Remember that a second iteration began while this epoch was being read."""
@@ -191,6 +223,18 @@ class Epoch:
         shard = self._shard or self.shard(sharded=False)
         entry_of = self._entry_of or self._lookup(shard)
         return self._new_buffer_or_own(device).weights(entry_of.on_device(indices, device))
+
+    def check_one_weight(self, indices: Tensor) -> None:
+        """Raise if samples have different weights; those that are not trained here are ignored."""
+        weights = self.weights_by_index(indices, HOST)
+        weights = weights[weights > 0]
+        if len(weights) and bool((weights != weights[0]).any()):
+            raise OrderError(
+                f"the samples of a batch weigh from {weights.min()} to {weights.max()}, but a loss "
+                "that is one number can have one weight only: report batches as "
+                "batches(uniform=True) makes them.",
+                "mixed-weights",
+            )
 
     def record_in_order(self, losses: Tensor) -> Tensor | None:
         """Write the next losses in order down; returns their weights, None where all are 1."""
@@ -262,7 +306,8 @@ class Epoch:
 
     def _open_by_index(self) -> tuple[EntryOf, LossBuffer]:
         if self.is_open:
-            raise self._mixed("without")
+            raise self._mixed("without indices")
+        self._check_kind()
         self._world_size = distributed.world_size()
         if self._shard is None:
             self._shard = self.shard(sharded=False)
@@ -278,7 +323,8 @@ class Epoch:
 
     def _check_in_order(self) -> None:
         if self.is_open:
-            raise self._mixed("with")
+            raise self._mixed("with indices")
+        self._check_kind()
         assert self._shard is not None
         self._entry_of = self._buffer = None
         self._world_size = distributed.world_size()
@@ -290,16 +336,28 @@ class Epoch:
                 "whole-epoch",
             )
 
+    def _check_kind(self) -> None:
+        """Raise if a resumed epoch goes on with another kind of loss."""
+        before = self._resumed_from
+        if before is not None and before.of_batches != self._is_uniform:
+            kind = "one number per batch" if before.of_batches else "one loss per sample"
+            raise self._mixed(f"with {kind}")
+
+    @property
+    def _is_uniform(self) -> bool:
+        return isinstance(self._shard, UniformShard)
+
     def _mixed(self, how: str) -> OrderError:
         return OrderError(
-            f"epoch {self.plan.epoch} was begun {how} indices: report all batches of an epoch in "
-            "the same way.",
+            f"epoch {self.plan.epoch} was begun {how}: report all batches of an epoch in the same "
+            "way.",
             "mixed-reports",
         )
 
     def _make_buffer(self, *, in_order: bool = False) -> LossBuffer:
         with on_host():
-            weights = self.plan.weights if self._order is None else self.plan.weights[self._order]
+            order = self._order_of(self._shard)
+            weights = self.plan.weights if order is None else self.plan.weights[order]
             if self._scale != 1:
                 weights = weights * self._scale
             shard = self._shard or self.shard(sharded=False)
@@ -312,7 +370,8 @@ class Epoch:
 
     def _lookup(self, shard: Shard) -> EntryOf:
         with on_host():
-            return EntryOf(self.indices, shard, self.plan.num_samples, self.plan.epoch)
+            indices = self.indices(shard)
+            return EntryOf(indices, shard, self.plan.num_samples, self.plan.epoch)
 
     def is_complete(self, loaded: LoadedBatch | None) -> bool:
         """Whether the last update was the epoch's last, on all ranks together.
@@ -365,8 +424,10 @@ class Epoch:
     def merged(self, device: torch.device) -> EpochLosses:
         """What all ranks have reported; one collective, where there are several."""
         losses = distributed.merge_losses(self._losses(self._resumed_from), device)
-        done = None if self._resumed_from is None else self._resumed_from.done
-        return EpochLosses(losses, done, self.scores_given)
+        before = self._resumed_from
+        if before is None:
+            return EpochLosses(losses, None, self.scores_given, self._is_uniform)
+        return EpochLosses(losses, before.done, self.scores_given, before.of_batches)
 
     def sync(self, device: torch.device) -> None:
         """Know what all ranks have reported, until the next update."""
@@ -391,13 +452,10 @@ class Epoch:
             own = buffer.is_reported()
         else:
             own = torch.arange(len(shard)) < self._num_own
-        # All ranks are as far as this one.
-        done = torch.zeros(shard.end, dtype=torch.bool)
-        done[shard.start :] = own.repeat_interleave(shard.world_size)[: shard.end - shard.start]
-        done = self._in_plan_order(done)
+        done = self._in_plan_order(shard.done(own))
         if before is not None:
             done |= before.done
-        return EpochLosses(self._losses(before), done, self.scores_given)
+        return EpochLosses(self._losses(before), done, self.scores_given, self._is_uniform)
 
     def _losses(self, before: EpochLosses | None) -> Tensor:
         """What was known before and what this rank has reported since, in the plan's order."""
@@ -408,10 +466,11 @@ class Epoch:
         return losses if before is None else torch.where(has_loss(losses), losses, before.losses)
 
     def _in_plan_order(self, of_epoch: Tensor) -> Tensor:
-        if self._order is None:
+        order = self._order_of(self._shard)
+        if order is None:
             return of_epoch
         of_plan = torch.empty_like(of_epoch)
-        of_plan[self._order] = of_epoch
+        of_plan[order] = of_epoch
         return of_plan
 
 

@@ -18,10 +18,11 @@ from infobatch.samplers import Shrink
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for an `InfoBatch`; `update(losses)` then knows the samples of the batch.
 
-    It takes torch's keywords, without `shuffle` and `sampler`: the order is the plan's. `shrink`
-    and `sharded` are those of `InfoBatch.batches()`. Batches may be dropped, reported twice, or
-    come out of order (`in_order=False`). Inside a batch the `collate_fn` must keep the order of the
-    samples. Whatever reads ahead, besides the loader's own workers, must sit inside: see `through`.
+    It takes torch's keywords, without `shuffle` and `sampler`: the order is the plan's. `shrink`,
+    `sharded` and `uniform` are those of `InfoBatch.batches()`. Batches may be dropped, reported
+    twice, or come out of order (`in_order=False`). Inside a batch the `collate_fn` must keep the
+    order of the samples. Whatever reads ahead, besides the loader's own workers, must sit inside:
+    see `through`.
 
     >>> train_data = InfoBatch([0.0, 1.0, 2.0], num_epochs=10)
     >>> sorted(DataLoader(train_data, batch_size=3).__iter__().__next__().tolist())
@@ -47,6 +48,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         in_order: bool = True,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
     ) -> None:
         if not isinstance(dataset, InfoBatch):
             raise TypeError(f"dataset is a {type(dataset).__name__}, expected an InfoBatch.")
@@ -57,7 +59,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._data = dataset
         if batch_sampler is None:
             batch_sampler = dataset.batches(
-                batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded
+                batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded, uniform=uniform
             )
         super().__init__(
             IndexedBatches(dataset.dataset),

@@ -115,6 +115,34 @@ def weighted_ratio(losses: Tensor, denominators: Tensor, weights: Tensor | None)
     return loss if weights is None else loss * weights.mean()
 
 
+def weighted_batch(loss: Tensor, weights: Tensor | None, share: float) -> Tensor:
+    """The loss of a batch of one weight, times that weight and its share of a full batch.
+
+    >>> weighted_batch(torch.tensor(3.0), torch.tensor([2.0, 2.0, 2.0]), share=3 / 4)
+    tensor(4.5000)
+    """
+    if weights is None:
+        return loss * share
+    return (loss * (weights[0] * share)).to(loss.dtype)
+
+
+def check_one_number(loss: Tensor, **others: object) -> None:
+    """Raise if a loss is not one number, or comes with what is for one loss per sample."""
+    if not isinstance(loss, Tensor) or not loss.is_floating_point() or loss.dim() != 0:
+        is_tensor = isinstance(loss, Tensor)
+        given = f"shaped {tuple(loss.shape)}" if is_tensor else f"a {type(loss).__name__}"
+        raise ValueError(
+            f"losses is {given}, but this loader has uniform=True, which is for a loss that is one "
+            "number: leave uniform out to report one loss per sample."
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} was given beside a loss that is one number, expected it with one loss per "
+                "sample only: leave it out."
+            )
+
+
 def _check_losses(losses: Tensor) -> None:
     if not isinstance(losses, Tensor):
         raise TypeError(
@@ -131,9 +159,9 @@ def _check_losses(losses: Tensor) -> None:
         raise ValueError(f"losses has shape {tuple(losses.shape)}, expected at least one loss.")
 
 
-def _check_shape(name: str, value: object, losses: Tensor) -> None:
-    if not isinstance(value, Tensor) or value.shape != losses.shape:
-        is_tensor = isinstance(value, Tensor)
+def _check_shape(name: str, value: Tensor, losses: Tensor) -> None:
+    is_tensor = isinstance(value, Tensor)
+    if not is_tensor or value.shape != losses.shape:
         given = f"shaped {tuple(value.shape)}" if is_tensor else f"a {type(value).__name__}"
         raise ValueError(
             f"{name} is {given}, expected a tensor shaped like losses, {tuple(losses.shape)}."

@@ -20,10 +20,12 @@ from infobatch.epoch import NO_BATCH, Epoch, on_host
 from infobatch.errors import OrderError, check_fraction, check_whole, warn
 from infobatch.losses import (
     as_indices,
+    check_one_number,
     mean_scores,
     per_sample,
     score_per_sample,
     totals,
+    weighted_batch,
     weighted_mean,
     weighted_ratio,
 )
@@ -33,7 +35,7 @@ from infobatch.rules import Rule, resolve
 from infobatch.samplers import AnyTracker, Batches, Reader, ShardSampler, Shrink
 from infobatch.shard import Shard
 from infobatch.state import Savings, Settings, savings_of
-from infobatch.tracking import LoadedBatch
+from infobatch.tracking import BatchTracker, LoadedBatch
 
 
 class Pruner:
@@ -92,6 +94,8 @@ class Pruner:
         """The weights of the batch reported last, or its size where all of them are 1."""
         self._device = torch.device("cpu")
         self._shrink: Shrink = "epoch"
+        self._uniform_size = 0
+        """The batch size of the loader in use, where its batches have one weight each."""
         self._num_batches = 0
         """Of the epoch that ended last; not in checkpoints, since it depends on the ranks."""
         self._num_idle = 0
@@ -158,6 +162,7 @@ class Pruner:
         drop_last: bool = False,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
     ) -> Batches:
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
@@ -168,9 +173,18 @@ class Pruner:
                 many as full training, each lighter, so that nothing that counts steps needs care.
             sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
                 themselves (accelerate); report it by index.
+            uniform: All samples of a batch have the same weight, for a loss that is one number:
+                `update(loss)`. Without it, report one loss per sample.
 
         """
-        return Batches(self, batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded)
+        return Batches(
+            self,
+            batch_size,
+            drop_last=drop_last,
+            shrink=shrink,
+            sharded=sharded,
+            uniform=uniform,
+        )
 
     @property
     def shrink(self) -> Shrink:
@@ -250,9 +264,9 @@ class Pruner:
             raise OrderError(NO_BATCH, "no-batch")
         return torch.ones(last, dtype=torch.float32, device=self._device)
 
-    def shard(self, *, sharded: bool) -> Shard:
+    def shard(self, *, sharded: bool, uniform_size: int = 0) -> Shard:
         """What is left of the current epoch: this rank's part, or all of it; samplers ask this."""
-        return self._current().shard(sharded=sharded)
+        return self._current().shard(sharded=sharded, uniform_size=uniform_size)
 
     def _running_savings(self) -> Savings:
         num_trained = self.num_reported
@@ -273,7 +287,8 @@ class Pruner:
         """Record the losses of a batch and return their weighted mean, to call `backward()` on.
 
         Args:
-            losses: One row per sample; further dimensions (pixels, tokens) are averaged.
+            losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
+                `batches(uniform=True)`, the loss of the batch, one number.
             indices: The samples of the batch, where the loader does not tell.
             scores: Recorded in place of the losses, where given.
             mask: Shaped like `losses`; places where it is 0 do not count.
@@ -283,6 +298,9 @@ class Pruner:
                 it had.
 
         """
+        if self._uniform_size:
+            check_one_number(losses, scores=scores, mask=mask, denominators=denominators)
+            return self._update_uniform(losses, indices)
         if denominators is not None:
             return self._update_ratio(losses, denominators, indices, scores=scores, mask=mask)
         rows = per_sample(losses, mask)
@@ -315,18 +333,35 @@ class Pruner:
         weights = self._record(recorded, indices, is_loss=False)
         return weighted_ratio(sums, of_samples, weights).to(losses.dtype)
 
+    def _update_uniform(self, loss: Tensor, indices: Tensor | Sequence[int] | None) -> Tensor:
+        num_samples = self._num_in_hand() if indices is None else len(indices)
+        if indices is not None and loss.is_cpu:
+            self._current().check_one_weight(torch.as_tensor(indices))
+        weights = self._record(loss.detach().expand(num_samples), indices, is_loss=True)
+        return weighted_batch(loss, weights, num_samples / self._uniform_size)
+
+    def _num_in_hand(self) -> int:
+        """The size of the batch in hand."""
+        if self._loaded is not None:
+            return self._loaded.num_left
+        tracker = None if self._epoch is None else self._epoch.tracker
+        if not isinstance(tracker, BatchTracker):
+            raise OrderError(NO_BATCH, "no-batch")
+        return tracker.num_left
+
     def _record(
         self, recorded: Tensor, indices: Tensor | Sequence[int] | None, *, is_loss: bool
     ) -> Tensor | None:
         """Write the scores of a batch down; returns its weights, None where all are 1."""
         loaded = self._loaded if indices is None else None
         if loaded is not None and loaded.weights is not None:  # reported again after its epoch
-            self._last_weights = weights = loaded.take_weights(recorded.shape[0])
-            return weights
+            self._last_weights = loaded.take_weights(recorded.shape[0])
+            return self._last_weights
         epoch = self._epoch or self._current()
         self._device = recorded.device
         if not self._is_checked:
             self._check_ranks()
+        weights: Tensor | None
         if indices is not None:
             weights = epoch.record_by_index(recorded, as_indices(indices, recorded))
         elif loaded is not None:
@@ -411,11 +446,12 @@ class Pruner:
         peeks = self._end_earlier_iteration(call)
         epoch = self._current()
         with on_host():
-            shard = epoch.shard(sharded=reader.sharded)
-            tracker = reader.track(shard, epoch.indices.numpy(), call)
+            shard = epoch.shard(sharded=reader.sharded, uniform_size=reader.uniform_size)
+            tracker = reader.track(shard, epoch.indices(shard).numpy(), call)
         if peeks:
             return tracker
-        self._loaded, self._shrink = None, reader.shrink
+        self._loaded = None
+        self._shrink, self._uniform_size = reader.shrink, reader.uniform_size
         if epoch.is_open:
             epoch.check_same_part(shard)  # reported by index so far, without a loader
         elif tracker.end == 0:
@@ -593,7 +629,8 @@ class Pruner:
             memory = {name: values.clone() for name, values in checkpoint.state.memory.items()}
             self._state = replace(checkpoint.state, scores=scores, memory=memory)
             self._steps_done = checkpoint.steps_done
-            self._loaded, self._last_weights, self._num_batches = None, 0, 0
+            self._loaded, self._last_weights = None, 0
+            self._num_batches, self._uniform_size = 0, 0
             if checkpoint.running is None:
                 return
             plan, reported = checkpoint.running

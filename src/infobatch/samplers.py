@@ -15,8 +15,10 @@ from torch.utils.data import DistributedSampler, Sampler
 from infobatch import distributed
 from infobatch.callers import LoaderCall
 from infobatch.errors import check_whole, warn
+from infobatch.rules import Rule
 from infobatch.shard import Batching, Shard, by_size, by_steps, steps_of
 from infobatch.tracking import BatchTracker, SampleTracker, Tracker
+from infobatch.uniform import UniformShard
 
 Shrink = Literal["epoch", "batch"]
 
@@ -30,6 +32,10 @@ class Reader(Protocol[AnyTracker]):
     """Whether it reads this rank's part only."""
     shrink: Shrink
 
+    @property
+    def uniform_size(self) -> int:
+        """The batch size, where the samples of a batch have one weight; 0 where they have not."""
+
     def track(self, shard: Shard, indices: Any, call: LoaderCall | None) -> AnyTracker:
         """Begin to read a shard of the epoch whose samples are `indices`."""
 
@@ -40,10 +46,13 @@ class Run(Protocol):
     @property
     def num_samples(self) -> int: ...
 
+    @property
+    def rule(self) -> Rule: ...
+
     def begin(self, iteration: object, reader: Reader[AnyTracker]) -> AnyTracker:
         """Answer what to go through; `iteration` is alive as long as someone reads."""
 
-    def shard(self, *, sharded: bool) -> Shard:
+    def shard(self, *, sharded: bool, uniform_size: int = 0) -> Shard:
         """What is left of the current epoch."""
 
     def set_epoch(self, epoch: int) -> None: ...
@@ -65,6 +74,8 @@ class PlanSampler(Sampler[int]):
     """Whether it gives this rank's part only."""
     shrink: Shrink = "epoch"
     """A pruned epoch has fewer samples; batches are made of them as usual."""
+    uniform_size = 0
+    """Its batches may have samples of any weight."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -157,6 +168,7 @@ class Batches(Sampler[list[int]]):
         drop_last: bool = False,
         shrink: Shrink = "epoch",
         sharded: bool = True,
+        uniform: bool = False,
         sampler: object = None,
     ) -> None:
         self._size = check_whole("batch_size", batch_size, at_least=1)
@@ -164,6 +176,8 @@ class Batches(Sampler[list[int]]):
             raise ValueError(
                 f"shrink is {shrink!r}, expected 'epoch' (fewer batches) or 'batch' (lighter ones)."
             )
+        if uniform:
+            _check_uniform(run.rule, shrink, drop_last=drop_last)
         self._run = run
         self.drop_last = bool(drop_last)
         """Whether a last batch that is not full is left out."""
@@ -171,11 +185,14 @@ class Batches(Sampler[list[int]]):
         """How pruned epochs are shorter: by fewer batches ("epoch"), or lighter ones ("batch")."""
         self.sharded = bool(sharded)
         """Whether the batches are of this rank's part of the epoch."""
+        self.uniform = bool(uniform)
+        """Whether all samples of a batch have the same weight."""
         self._has_warned = False
         # Lightning replaces the sampler inside the batch samplers of distributed runs, by making
         # them anew from the arguments that it finds here. Made so, ours is what it was: it is this
         # rank's part already, and `sampler` changes nothing.
         settings = {"drop_last": drop_last, "shrink": shrink, "sharded": sharded}
+        settings["uniform"] = uniform
         setattr(self, "__pl_saved_args", (run, batch_size))
         setattr(self, "__pl_saved_arg_names", ("run", "batch_size"))
         setattr(self, "__pl_saved_kwargs", {**settings, "sampler": sampler})
@@ -184,7 +201,13 @@ class Batches(Sampler[list[int]]):
     @property
     def batch_size(self) -> int | None:
         """As given; None where a framework that shards by itself would count on equal sizes."""
-        return None if self.shrink == "batch" and not self.sharded else self._size
+        has_any_size = self.shrink == "batch" or self.uniform
+        return None if has_any_size and not self.sharded else self._size
+
+    @property
+    def uniform_size(self) -> int:
+        """The batch size with `uniform=True`, else 0."""
+        return self._size if self.uniform else 0
 
     @property
     def sampler(self) -> PlanSampler:
@@ -207,10 +230,15 @@ class Batches(Sampler[list[int]]):
         return BatchIterator(self._run, self)
 
     def __len__(self) -> int:
-        return self._batching(self._run.shard(sharded=self.sharded)).num_batches
+        shard = self._run.shard(sharded=self.sharded, uniform_size=self.uniform_size)
+        if isinstance(shard, UniformShard):
+            return shard.batching.num_batches
+        return self._batching(shard).num_batches
 
     def track(self, shard: Shard, indices: Any, call: LoaderCall | None) -> BatchTracker:
         """Begin to read a shard of the epoch; the run calls this."""
+        if isinstance(shard, UniformShard):
+            return BatchTracker(shard, indices, shard.batching, call)
         batching = self._batching(shard)
         self._check(batching, shard)
         return BatchTracker(shard, indices, batching, call)
@@ -255,6 +283,25 @@ class Batches(Sampler[list[int]]):
                 "for batch normalisation and for the hardware: use larger batches, or "
                 'shrink="epoch".'
             )
+
+
+def _check_uniform(rule: Rule, shrink: Shrink, *, drop_last: bool) -> None:
+    """Raise where batches of one weight each are not possible, or not what is meant."""
+    if shrink == "batch":
+        raise ValueError(
+            'uniform is True and shrink is "batch", which fixes where batches begin whatever their '
+            "weights: leave one of them out."
+        )
+    if drop_last:
+        raise ValueError(
+            "uniform is True and drop_last too, but there is no small last batch to drop: the "
+            "batches of a weight differ by one sample at most. Leave drop_last out."
+        )
+    if rule.max_groups is None:
+        raise ValueError(
+            f"uniform is True, but {rule!r} gives a probability per sample, and so a weight per "
+            "sample: use a rule that makes few groups (mean, tiers)."
+        )
 
 
 def nothing_left(num_samples: int, batch_size: int | None) -> ValueError:

@@ -1,4 +1,4 @@
-"""A rank's part of an epoch, and the batches it is cut into. Pure arithmetic, no tensors.
+"""A rank's part of an epoch, and the batches it is cut into. Pure arithmetic.
 
 Rank r of W has the entries r, r + W, r + 2W, ... of what is left of the plan, so a step of all
 ranks together is a run of the plan, whatever their number. Where the entries do not divide evenly,
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,25 @@ class Shard:
         """Whether positions and entries are the same."""
         return self.start == 0 and self.world_size == 1
 
+    @property
+    def repeat(self) -> int:
+        """The entry whose sample evens out the ranks, at weight 0.
+
+        The first one: it is never a rank's own where a repeat is needed, and it is the same before
+        and after a resume, since layers that look at the whole batch see it too.
+        """
+        return 0
+
     def entries(self, positions: slice) -> slice:
         """The entries of the epoch at these positions of the shard."""
         offset, step = self.start + self.rank, self.world_size
         return slice(offset + positions.start * step, offset + positions.stop * step, step)
+
+    def done(self, own: Tensor) -> Tensor:
+        """Which entries are done if all ranks are as far as this one, with these positions."""
+        done = torch.zeros(self.end, dtype=torch.bool)
+        done[self.start :] = own.repeat_interleave(self.world_size)[: self.end - self.start]
+        return done
 
 
 @dataclass(frozen=True)

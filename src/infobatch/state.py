@@ -24,11 +24,14 @@ from infobatch.errors import StateError, warn
 from infobatch.metrics import EpochMetrics
 from infobatch.plan import Plan, draw
 from infobatch.rules import Memory, Rule
-from infobatch.rules.base import check_layout, everything
+from infobatch.rules.base import check_layout, everything, moving_average
 from infobatch.scores import merge, unseen
 
 FORMAT = 4
 """The form of checkpoints; 2 is that of infobatch 0.1, and 3 has no metrics."""
+
+BATCH_SHARE = 0.1
+"""How much of a sample's score is the loss of its last batch, where losses are of batches."""
 
 NOTHING = b"-"
 """No losses, packed; torch.load(weights_only=True) refuses empty bytes."""
@@ -145,8 +148,12 @@ def after(
     if not result.known.all():
         known = result.known
         indices, losses, weights = indices[known], losses[known], weights[known]
+    scores = losses
+    if result.of_batches:
+        # Batch Loss Score: one batch says little of a sample, the average over many says more.
+        scores = moving_average(state.scores[indices], losses, BATCH_SHARE)
     rule, memory = settings.rule, state.memory
-    remembered = rule.remember(state.scores, memory, state.epoch, indices, losses)
+    remembered = rule.remember(state.scores, memory, state.epoch, indices, scores)
     if remembered is not memory:
         check_layout(rule, memory, remembered)
         for name, values in remembered.items():
@@ -157,7 +164,7 @@ def after(
         noise = measures.gradient_noise(losses, weights)
         first_loss = loss if state.savings.num_full == 0 else state.metrics.first_loss
     skipped_loss = measures.skipped_loss(plan, state.scores)
-    num_nonfinite = merge(state.scores, indices, losses)
+    num_nonfinite = merge(state.scores, indices, scores)
     savings = savings_of(plan, result.num_done)
     closed = replace(
         state,
@@ -198,6 +205,7 @@ def to_dict(
         "metrics": measures.pack(state.metrics),
         "plan": "" if running is None else running[0].fingerprint,
         "scores_given": int(running is not None and running[1].scores_given),
+        "of_batches": int(running is not None and running[1].of_batches),
         **pack(None if running is None else running[1]),
     }
 
@@ -277,7 +285,8 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     if written_in == 2:
         saved = _from_format_2(saved, settings)
     if written_in < FORMAT:
-        saved = {**saved, "metrics": measures.pack(EpochMetrics()), "scores_given": 0}
+        nothing = measures.pack(EpochMetrics())
+        saved = {**saved, "metrics": nothing, "scores_given": 0, "of_batches": 0}
     lengthened = _check_same_run(saved, settings)
     state = RunState(
         _scores(saved["scores"], settings.num_samples),
@@ -293,6 +302,7 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
     )
     losses, trained, running = _bytes(saved, "losses"), _bytes(saved, "trained"), None
     scores_given = bool(_whole(saved, "scores_given", range(2)))
+    of_batches = bool(_whole(saved, "of_batches", range(2)))
     if losses == NOTHING and (saved["plan"] != "" or trained != NOTHING):
         raise StateError(
             f"the checkpoint has the plan of an epoch without its losses: {DAMAGED}.",
@@ -308,7 +318,7 @@ def _read(saved: Mapping[str, Any], settings: Settings) -> Checkpoint:
                 "another-torch",
             )
         reported = unpack(losses, trained, len(plan))
-        running = plan, replace(reported, scores_given=scores_given)
+        running = plan, replace(reported, scores_given=scores_given, of_batches=of_batches)
     elif lengthened:
         state = at_epoch(state, settings, state.epoch)
     return Checkpoint(state, _whole(saved, "steps_done"), running, lengthened)
@@ -453,7 +463,7 @@ def _memory(value: object, settings: Settings) -> Memory:
 def _metrics(value: object) -> EpochMetrics:
     packed = _tensor(value, "metrics", (measures.PACKED_SIZE,), torch.float64)
     if bool(packed.isinf().any()):
-        raise StateError(f"the checkpoint has infinite metrics: {DAMAGED}.")
+        raise StateError(f"the checkpoint has infinite metrics: {DAMAGED}.", "damaged-checkpoint")
     return measures.unpack(packed)
 
 

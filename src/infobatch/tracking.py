@@ -19,6 +19,7 @@ from torch import Tensor
 from infobatch.callers import LoaderCall
 from infobatch.errors import OrderError
 from infobatch.shard import Batching, Shard
+from infobatch.uniform import Bounds
 
 CHUNK = 1 << 14
 """How many indices become Python numbers at once."""
@@ -58,17 +59,8 @@ class Tracker(ABC):
         """The samples at these positions; past the rank's own ones, the repeat."""
         samples: list[int] = self._indices[self.shard.entries(slice(first, stop))].tolist()
         if len(samples) < stop - first:
-            samples.append(self.repeat)
+            samples.append(int(self._indices[self.shard.repeat]))
         return samples
-
-    @property
-    def repeat(self) -> int:
-        """The sample that evens out the ranks at weight 0.
-
-        The plan's first sample: it is never a rank's own where a repeat is needed, and it is the
-        same before and after a resume, since layers that look at the whole batch see it too.
-        """
-        return int(self._indices[0])
 
     def take(self, num_losses: int) -> slice:
         """The positions of the next losses, or an OrderError: `tracker.take(128)`."""
@@ -158,7 +150,7 @@ class BatchTracker(Tracker):
         self,
         shard: Shard,
         indices: NDArray[Any],
-        batching: Batching,
+        batching: Batching | Bounds,
         call: LoaderCall | None = None,
     ) -> None:
         super().__init__(shard, indices, batching.num_positions, call)
@@ -223,6 +215,11 @@ class BatchTracker(Tracker):
                     f"of the current batch: report every batch once, or {REMEDY}.",
                     "reported-twice",
                 )
+
+    @property
+    def num_left(self) -> int:
+        """How many losses are left to report of the batch in hand, or of the next one."""
+        return self._stop - self.reported
 
     @property
     def _num_batches(self) -> int:
@@ -436,6 +433,11 @@ class LoadedBatch:
     def is_new(self) -> bool:
         """Whether none of it was reported yet."""
         return self._num_taken == 0
+
+    @property
+    def num_left(self) -> int:
+        """How many losses are left to report; all of them, where it may be reported again."""
+        return len(self.indices) - self._num_taken % len(self.indices)
 
     @property
     def was_reported(self) -> bool:

@@ -136,8 +136,10 @@ def said_of_subset(select: str | None, keep: float | None, subset: str | None) -
     ('herding 30 %', 'mine.npy')
     """
     if subset is not None:
-        return Path(DIGEST.sub("", subset)).name
-    return "" if select is None or keep is None else f"{select} {100 * keep:g} %"
+        return Path(DIGEST.sub("", subset)).name or subset
+    if select is None:
+        return ""
+    return select if keep is None else f"{select} {100 * keep:g} %"
 
 
 # Tasks --------------------------------------------------------------------------------------------

@@ -40,12 +40,15 @@ def random_ints(low: int, high: int, *shape: int) -> Tensor:
     return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(1))
 
 
+def rows(columns: dict[str, Tensor]) -> Items:
+    return [{name: column[i] for name, column in columns.items()} for i in range(NUM_SAMPLES)]
+
+
 def texts(**columns: Tensor) -> Items:
     """Sequences of 8 tokens, half of them easy, with further columns."""
     ids = random_ints(3, 32, NUM_SAMPLES, 8)
     ids[::2] = 5
-    columns = {"input_ids": ids, **columns}
-    return [{name: column[i] for name, column in columns.items()} for i in range(NUM_SAMPLES)]
+    return rows({"input_ids": ids, **columns})
 
 
 def with_gaps(labels: Tensor, num_gaps: Tensor) -> Tensor:
@@ -55,10 +58,8 @@ def with_gaps(labels: Tensor, num_gaps: Tensor) -> Tensor:
 
 
 def sequences_to_continue() -> Items:
-    items = texts()
-    gaps = random_ints(0, 6, NUM_SAMPLES)
-    labels = with_gaps(torch.stack([item["input_ids"] for item in items]), gaps)
-    return [{**item, "labels": row} for item, row in zip(items, labels, strict=True)]
+    ids = torch.stack([item["input_ids"] for item in texts()])
+    return texts(labels=with_gaps(ids, random_ints(0, 6, NUM_SAMPLES)))
 
 
 def tokens_to_name(num_labels: int) -> Items:
@@ -68,14 +69,12 @@ def tokens_to_name(num_labels: int) -> Items:
 
 def choices() -> Items:
     ids = random_ints(3, 32, NUM_SAMPLES, 3, 6)
-    labels = random_ints(0, 3, NUM_SAMPLES)
-    return [{"input_ids": i, "labels": label} for i, label in zip(ids, labels, strict=True)]
+    return rows({"input_ids": ids, "labels": random_ints(0, 3, NUM_SAMPLES)})
 
 
 def images(**columns: Tensor) -> Items:
     pixels = torch.randn(NUM_SAMPLES, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    columns = {"pixel_values": pixels, **columns}
-    return [{name: column[i] for name, column in columns.items()} for i in range(NUM_SAMPLES)]
+    return rows({"pixel_values": pixels, **columns})
 
 
 def maps(num_labels: int) -> Tensor:
@@ -84,11 +83,17 @@ def maps(num_labels: int) -> Tensor:
 
 
 def speech() -> Items:
+    """Recordings of several lengths, padded, with one to four characters each."""
     waves = torch.randn(NUM_SAMPLES, 400, generator=torch.Generator().manual_seed(1))
-    labels = random_ints(1, 8, NUM_SAMPLES, 4).masked_fill(
-        torch.arange(4) > random_ints(0, 4, NUM_SAMPLES)[:, None], -100
-    )
-    return [{"input_values": w, "labels": row} for w, row in zip(waves, labels, strict=True)]
+    is_sound = torch.arange(400) < random_ints(200, 400, NUM_SAMPLES)[:, None]
+    is_padding = torch.arange(4) > random_ints(0, 4, NUM_SAMPLES)[:, None]
+    labels = random_ints(1, 8, NUM_SAMPLES, 4).masked_fill(is_padding, -100)
+    columns = {
+        "input_values": waves * is_sound,
+        "attention_mask": is_sound.long(),
+        "labels": labels,
+    }
+    return rows(columns)
 
 
 def next_targets(item: dict[str, Any]) -> int:
@@ -104,12 +109,13 @@ def berts(kind: str, **settings: Any) -> Callable[[], Any]:
     return seeded(lambda: getattr(transformers, name)(BertConfig(**config)))
 
 
-def gpt2(**settings: Any) -> Any:
+def gpt2(dropout: float = 0.0, **settings: Any) -> Any:
     config = transformers.GPT2Config(
-        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0.0,
+        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, resid_pdrop=dropout,
         embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.3, bos_token_id=1, eos_token_id=2,
         **settings,
     )  # fmt: skip
+    torch.manual_seed(0)
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -175,7 +181,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 HEADS: dict[str, Head] = {
-    "GPT-2": Head(seeded(gpt2), sequences_to_continue, next_targets),
+    "GPT-2": Head(gpt2, sequences_to_continue, next_targets),
     "OpenAI-GPT": Head(seeded(openai_gpt), sequences_to_continue, next_targets),
     "Llama": Head(llama, sequences_to_continue, next_targets),
     # Its name says causal, so that the Trainer counts shifted labels; its loss shifts nothing.

@@ -146,7 +146,7 @@ class InPlanOrder(Trainer):
 def trainer_of(
     model: Any, folder: Path, *, rule: str = "mean", kind: Any = Recorded, **settings: Any
 ) -> Any:
-    collate = collate_tokens if "Llama" in type(model).__name__ else collate_classes
+    collate = collate_classes if "Bert" in type(model).__name__ else collate_tokens
     trainer = kind(model, arguments(folder, **settings), collate, sequences())
     trainer.rule = rule
     return trainer

@@ -34,7 +34,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class MixupWithLabels(Mixup):  # type: ignore[misc]
+class MixupWithLabels(Mixup):
     """As the page has it: the target is how the batch was mixed."""
 
     def __call__(self, x: Tensor, labels: Tensor) -> tuple[Tensor, mixing.Mixed]:

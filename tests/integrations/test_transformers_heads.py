@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import ctc_loss
 
 from infobatch.integrations.transformers import INDEX, InfoBatchTrainer
 from infobatch.integrations.transformers.losses import spans
@@ -16,11 +16,15 @@ from tests.integrations.heads import (
     HEADS,
     NUM_SAMPLES,
     Head,
+    Items,
+    berts,
     gpt2,
     next_targets,
-    seeded,
+    random_ints,
     sequences_to_continue,
     speech,
+    texts,
+    tokens_to_name,
     wav2vec2,
 )
 from tests.integrations.language import InPlanOrder, arguments, losses_logged, parameters, same
@@ -135,38 +139,40 @@ def test_a_model_that_starts_with_equal_logits_is_not_taken_for_another(tmp_path
         torch.nn.init.zeros_(made.lm_head.weight)
         return made
 
-    head = Head(seeded(model), sequences_to_continue, next_targets)
+    head = Head(model, sequences_to_continue, next_targets)
     assert run(Checked, head, tmp_path, num_train_epochs=3, learning_rate=0.3).num_checked > 0
 
 
 # Heads that need an override ---------------------------------------------------------------------
 
 
-class Speech(InfoBatchTrainer):
-    """CTC, as the documentation has it."""
+def documented(name: str) -> Any:
+    """A class of the page on transformers."""
+    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text()
+    (code,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if name in text)
+    namespace = {"torch": torch, "InfoBatchTrainer": InfoBatchTrainer}
+    exec(code, namespace)
+    return namespace[name]
 
-    def token_losses(self, outputs: Any, inputs: Any) -> Any:
-        labels, config = inputs["labels"], self.model.config
-        logits = outputs["logits"].log_softmax(-1).transpose(0, 1)
-        lengths = (labels != -100).sum(1)
-        frames = torch.full_like(lengths, len(logits))
-        losses = ctc_loss(
-            logits, labels.clamp(min=0), frames, lengths, config.pad_token_id, reduction="none"
-        )
-        if config.ctc_loss_reduction == "mean":
-            losses = losses / lengths
-        return losses, torch.ones_like(losses, dtype=torch.bool)
+
+def test_a_sum_of_two_losses(tmp_path: Path) -> None:
+    def items() -> Items:
+        labels = torch.stack([item["labels"] for item in tokens_to_name(32)])
+        return texts(labels=labels, next_sentence_label=random_ints(0, 2, NUM_SAMPLES))
+
+    check_full(Head(berts("PreTraining"), items), tmp_path, documented("PreTrainer"))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_speech(tmp_path: Path, reduction: str) -> None:
     head = Head(wav2vec2(reduction), speech)
-    check_full(head, tmp_path, Speech)
-    check_pruned(head, tmp_path, type("CheckedSpeech", (Checked, Speech), {}))
+    trainer = documented("SpeechTrainer")
+    check_full(head, tmp_path, trainer)
+    check_pruned(head, tmp_path, type("CheckedSpeech", (Checked, trainer), {}))
 
 
 def test_an_unknown_head_says_what_to_override(tmp_path: Path) -> None:
-    message = "takes input_values, labels and returns logits, .* Override token_losses"
+    message = "takes input_values, attention_mask, labels and returns .* Override token_losses"
     with pytest.raises(ValueError, match=message):
         run(InfoBatchTrainer, Head(wav2vec2("mean"), speech), tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 
 from infobatch import StateError
 from tests.conftest import same_state
+from tests.integrations.heads import gpt2
 from tests.integrations.language import (
     NUM_EPOCHS,
     InPlanOrder,
@@ -112,7 +113,7 @@ def in_two_processes(folder: Path) -> dict[str, Any]:
             same(parameters(resumed.model), results["parameters"]),
             same_state(resumed.pruner.state_dict(), pruned.pruner.state_dict()),
         )
-    for model in (bert, llama):
+    for model in (bert, llama, gpt2):
         full = trainer_of(model(dropout=0.2), folder, rule="full", gradient_accumulation_steps=2)
         full.train()
         alone = trainer_of(
@@ -142,4 +143,5 @@ def test_two_processes_train_as_a_plain_loop_does(tmp_path: Path) -> None:
         assert lighter["num_steps"] == (num_steps, num_steps)
         assert lighter["savings"].fraction > 0.1
         assert lighter["resumed"] == (True, True)
-        assert found["full bert"] == found["full llama"] == (True, True)
+        for model in ("bert", "llama", "gpt2"):
+            assert found[f"full {model}"] == (True, True)

@@ -1,12 +1,12 @@
 """The loss of each target of each sample, for the heads of transformers.
 
-A head's own loss is one number: the sum of its losses over all targets, by how many there are. The
+A head's own loss is one number: the sum of the losses of all targets, divided by their number. The
 functions here stop before the sum. Each returns the losses, with one row per sample, and which
 places are targets; the mean over the targets is the loss of the head.
 
 The class of a model does not tell which head it has: of two language models one shifts the labels
 and the other does not. So `fitting_heads` gives every head that fits the shapes, and the right one
-is the one whose losses make up the model's own loss (`make_up`).
+is the one whose losses add up to the model's own loss (`is_made_of`).
 """
 
 from __future__ import annotations
@@ -136,10 +136,9 @@ def fitting_heads(
     if log_probs is not None and (log_probs.requires_grad or logits is None):
         return {"log probabilities": lambda: (-log_probs, outputs["label_mask"])}
     if {"start_positions", "end_positions"} <= inputs.keys() and "start_logits" in outputs:
-        scores = outputs["start_logits"], outputs["end_logits"]
-        return {
-            "spans": partial(spans, *scores, inputs["start_positions"], inputs["end_positions"])
-        }
+        of_places = outputs["start_logits"], outputs["end_logits"]
+        places = inputs["start_positions"], inputs["end_positions"]
+        return {"spans": partial(spans, *of_places, *places)}
     if {"pixel_values", "bool_masked_pos"} <= inputs.keys() and "reconstruction" in outputs:
         image = outputs["reconstruction"], inputs["pixel_values"], inputs["bool_masked_pos"]
         return {"masked patches": partial(masked_patches, *image)}
@@ -175,7 +174,7 @@ def of_labels(logits: Tensor, labels: Tensor, label_smoothing: float) -> Heads:
     return heads
 
 
-def make_up(
+def is_made_of(
     loss: Tensor,
     losses: Tensor,
     targets: Tensor,
@@ -183,12 +182,12 @@ def make_up(
     num_items: Tensor | int | None = None,
     num_processes: int = 1,
 ) -> bool:
-    """Whether the Trainer's loss is the sum of `losses` over `targets`, however it is normalised.
+    """Whether the Trainer's loss is the sum of `losses` over `targets`, however it is normalized.
 
     The Trainer divides by the targets of a batch, or by `num_items`, those of a whole step, and
     then multiplies by the processes; some models divide by nothing. This reads from the device.
 
-    >>> make_up(torch.tensor(3.0), torch.tensor([2.0, 4.0]), torch.tensor([True, True]))
+    >>> is_made_of(torch.tensor(3.0), torch.tensor([2.0, 4.0]), torch.tensor([True, True]))
     True
     """
     total = torch.where(targets, losses, 0).sum().float()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infobatch.integrations.transformers.loop import INDEX, PrunedLoop
-from infobatch.integrations.transformers.losses import Heads, Losses, fitting_heads, make_up
+from infobatch.integrations.transformers.losses import Heads, Losses, fitting_heads, is_made_of
 
 
 class InfoBatchTrainer(PrunedLoop):
@@ -25,7 +25,7 @@ class InfoBatchTrainer(PrunedLoop):
 
     _loss_is_known = False
     _heads: list[str] | None = None
-    """The heads that the loss may be of, as far as the batches so far tell; None: any."""
+    """The heads that the model may have, after the batches so far; None: any."""
 
     def token_losses(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Losses:
         """The loss of each target of each sample, and which places are targets.
@@ -76,7 +76,7 @@ class InfoBatchTrainer(PrunedLoop):
         self.pruner.update(losses.detach(), indices, mask=targets)
         if is_pruned:
             of_sample = torch.where(targets, losses, 0).reshape(len(losses), -1).sum(1)
-            # The Trainer's loss is the sum over all targets by a number that is its own business.
+            # The Trainer's loss is the sum over all targets, divided by a number of its own choice.
             total = of_sample.detach().sum()
             # A batch may be learned to the last bit: avoid 0 / 0.
             per_target = torch.where(total == 0, 0, loss.detach() / total)
@@ -115,7 +115,7 @@ class InfoBatchTrainer(PrunedLoop):
     def _narrow_heads(
         self, loss: Tensor, outputs: Mapping[str, Any], inputs: Mapping[str, Any], num_items: Any
     ) -> None:
-        """Keep the heads whose losses make up the loss of this batch too.
+        """Keep the heads whose losses add up to the loss of this batch too.
 
         Mostly the first batch leaves one. A model that starts with equal logits leaves several,
         until it has learned something.
@@ -123,13 +123,13 @@ class InfoBatchTrainer(PrunedLoop):
         heads = self._fitting_heads(outputs, inputs)
         if self._heads is not None:
             heads = {name: heads[name] for name in self._heads if name in heads}
-        agreeing = [name for name in heads if self._makes_up(loss, *heads[name](), num_items)]
+        agreeing = [name for name in heads if self._is_made_of(loss, *heads[name](), num_items)]
         if agreeing:  # else the sentence of _check_loss has the numbers
             self._heads = agreeing
 
-    def _makes_up(self, loss: Tensor, losses: Tensor, targets: Tensor, num_items: Any) -> bool:
+    def _is_made_of(self, loss: Tensor, losses: Tensor, targets: Tensor, num_items: Any) -> bool:
         num_processes = self.accelerator.num_processes
-        return make_up(loss, losses, targets, num_items=num_items, num_processes=num_processes)
+        return is_made_of(loss, losses, targets, num_items=num_items, num_processes=num_processes)
 
     def _check_loss(
         self,
@@ -153,7 +153,7 @@ class InfoBatchTrainer(PrunedLoop):
                 "the model adds aux_loss, which belongs to the batch and not to its samples, so it "
                 "cannot be weighted: set output_router_logits=False in its config."
             )
-        if not self._makes_up(loss, losses, targets, num_items):
+        if not self._is_made_of(loss, losses, targets, num_items):
             mean = torch.where(targets, losses, 0).sum() / targets.sum()
             raise ValueError(
                 f"the loss is {loss.item():.6g}, but {mean.item():.6g} by the targets of the "
