@@ -228,7 +228,7 @@ def test_the_demo_compares_and_leaves_other_runs_alone(tmp_path: Path) -> None:
     result = infobatch("demo", "--seeds", 1, "--out", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     _, header, *rows, last = result.stdout.splitlines()  # a busy machine adds a caution
-    assert header.split() == "rule accuracy samples saved time saved overhead runs".split()
+    assert " ".join(header.split()) == "rule accuracy samples saved time saved overhead runs"
     assert [row.split()[0] for row in rows[:4]] == ["full", "mean", "tiers", "random"]
     runs = [json.loads(line) for line in (tmp_path / "demo.jsonl").read_text().splitlines()]
     assert sorted(run["rule"] for run in runs) == ["full", "mean", "random", "tiers"]
