@@ -78,8 +78,8 @@ def match_of(run: Run) -> Settings | None:
 
 
 def as_full(cell: Settings) -> Settings:
-    """Full training on all samples with the same seed and settings."""
-    on_all = replace(cell, select=None, keep=None, subset=None)
+    """Full training on all samples, for all epochs, with the same seed and settings."""
+    on_all = replace(cell, select=None, keep=None, subset=None, budget=None)
     return replace(on_all, rule="full", prune_ratio=None, delta=DELTA, shrink="epoch")
 
 
