@@ -64,8 +64,8 @@ def test_the_line_of_a_run_has_all_of_its_keys(task: Classification, tmp_path: P
     run = json.loads(json.dumps(finished(small(), task, tmp_path)))
     assert list(run)[:22] == [
         "format", "task", "data", "rule", "seed", "model", "optimizer", "schedule", "prune_ratio",
-        "delta", "epochs", "batch_size", "lr", "shrink", "budget", "select", "keep", "subset", "amp",
-        "compile", "options", "match_forwards",
+        "delta", "epochs", "batch_size", "lr", "shrink", "budget", "select", "keep", "subset",
+        "amp", "compile", "options", "match_forwards",
     ]  # fmt: skip
     assert run["options"] == {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0}
     assert (run["task"], run["shrink"], run["metric"]["name"]) == (
