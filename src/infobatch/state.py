@@ -41,7 +41,7 @@ DAMAGED = "it is damaged, go back to an earlier one"
 
 @dataclass(frozen=True)
 class Savings:
-    """What pruning has saved so far.
+    """How much pruning has saved so far.
 
     >>> Savings(num_trained=70, num_full=100).fraction
     0.3
@@ -54,7 +54,7 @@ class Savings:
 
     @property
     def fraction(self) -> float:
-        """The part of the samples that was saved."""
+        """The fraction of samples that was saved."""
         return (self.num_full - self.num_trained) / self.num_full if self.num_full else 0.0
 
     def __add__(self, other: Savings) -> Savings:
