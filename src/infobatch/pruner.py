@@ -340,9 +340,12 @@ class Pruner:
 
     def _update_uniform(self, loss: Tensor, indices: Tensor | Sequence[int] | None) -> Tensor:
         num_samples = self._num_in_hand() if indices is None else len(indices)
-        if indices is not None and loss.is_cpu:
-            self._current().check_one_weight(torch.as_tensor(indices))
-        weights = self._record(loss.detach().expand(num_samples), indices, is_loss=True)
+        recorded = loss.detach().expand(num_samples)
+        if indices is not None:
+            indices = as_indices(indices, recorded)
+            if indices.is_cpu and loss.is_cpu:  # on a device that would be a read
+                self._current().check_one_weight(indices)
+        weights = self._record(recorded, indices, is_loss=True)
         return weighted_batch(loss, weights, num_samples / self._uniform_size)
 
     def _num_in_hand(self) -> int:

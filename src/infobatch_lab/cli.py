@@ -189,7 +189,7 @@ def compare(
     """Train a grid of rules, subsets and seeds. Runs in OUT/runs.jsonl are not repeated."""
     for name in SWEPT:
         if given.get(name) is not None:
-            as_given = numbers if name in ("prune_ratio", "delta", "keep") else split
+            as_given = numbers if name in ("prune_ratio", "delta", "keep", "budget") else split
             given[name] = as_given(name.replace("_", "-"), given[name])
     if rule_names is None:
         rule_names = "full" if given["select"] or given["subset"] else "full,mean,tiers,random"

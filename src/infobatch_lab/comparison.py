@@ -33,6 +33,8 @@ class MethodKey:
     shrink: str = "epoch"
     match_forwards: str | None = None
     """The rule whose forward passes full training was cut to; r and delta are then that rule's."""
+    budget: float | None = None
+    """The part of full training's steps, where steps were counted in place of epochs."""
     select: str | None = None
     """The method that chose the samples before training."""
     keep: float | None = None
@@ -58,10 +60,14 @@ class MethodKey:
 
     @property
     def settings(self) -> list[str]:
-        """The values of r, delta and shrink, where they say something."""
+        """The values of r, delta, shrink and budget, where they say something."""
         values = (("r", self.prune_ratio), ("δ", self.delta))
         shrink = ["smaller batches"] if self.shrink == "batch" else []
-        return [f"{name} = {value:g}" for name, value in values if value is not None] + shrink
+        budget = [] if self.budget is None else [f"{self.budget:.0%} of the steps"]
+        return [f"{name} = {value:g}" for name, value in values if value is not None] + [
+            *shrink,
+            *budget,
+        ]
 
 
 @dataclass(frozen=True)
@@ -294,6 +300,7 @@ class Row:
             "delta": key.delta,
             "shrink": key.shrink,
             "match_forwards": key.match_forwards,
+            "budget": key.budget,
             "select": key.select,
             "keep": key.keep,
             "subset": key.subset,
@@ -347,7 +354,7 @@ def key_of(run: Run) -> MethodKey:
     else:
         ratio = default_ratio(run.rule) if run.prune_ratio is None else run.prune_ratio
         key = MethodKey(run.rule, ratio, run.delta, run.shrink)
-    return replace(key, select=run.select, keep=run.keep, subset=run.subset)
+    return replace(key, budget=run.budget, select=run.select, keep=run.keep, subset=run.subset)
 
 
 def _matches(run: Run, tables: Tables) -> list[tuple[Compared, MethodKey]]:
@@ -394,7 +401,7 @@ def place_of(method: Method) -> tuple[Any, ...]:
     """The place of a method in tables, to sort by."""
     key, order = method.key, list(STYLES)
     known = order.index(key.rule) if key.rule in order else len(order)
-    variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch"
+    variant = key.prune_ratio or 0.0, key.delta or 0.0, key.shrink != "epoch", key.budget or 0.0
     chosen = key.subset or "", key.select or "", -(key.keep or 0.0)
     return not method.is_main, chosen, known, key.rule, key.match_forwards or "", *variant
 

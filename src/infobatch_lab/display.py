@@ -217,6 +217,7 @@ VARIED: dict[str, Callable[[Row], str]] = {
     "prune ratio": lambda row: _number(row.method.key.prune_ratio),
     "delta": lambda row: _number(row.method.key.delta),
     "shrink": lambda row: row.method.key.shrink if row.method.rule != "full" else "",
+    "budget": lambda row: _number(row.method.key.budget),
     "choosing": _choosing,
 }
 """The columns of settings, each shown where it takes several values, and the time of choosing."""

@@ -111,9 +111,11 @@ class Frontier:
         """What tells a point from the others, but for its learning rate."""
         key, parts = point.method.key, [point.method.rule]
         if (key.prune_ratio, key.delta) != (default_ratio(key.rule), DELTA):
-            parts += replace(key, shrink="epoch").settings
+            parts += replace(key, shrink="epoch", budget=None).settings
         if key.shrink == "batch":
             parts.append("smaller batches")
+        if key.budget is not None:
+            parts.append(f"{key.budget:.0%} of the steps")
         if point.epochs != self.whole.epochs:
             parts.append(f"{point.epochs} epochs")
         if point.batch_size != self.whole.batch_size:

@@ -43,7 +43,7 @@ MOST_DECIMALS = 10
 Line = dict[str, Any]
 """A run as it is written."""
 
-METHOD = ("rule", "prune_ratio", "delta", "shrink", "select", "keep", "subset")
+METHOD = ("rule", "prune_ratio", "delta", "shrink", "budget", "select", "keep", "subset")
 """The settings that tell methods apart: all others must agree between runs that are compared."""
 
 CROWDED = 1.1
@@ -80,6 +80,8 @@ class Run:
     delta: float | None
     shrink: str
     match_forwards: str | None
+    budget: float | None
+    """The part of full training's steps that it was trained for, where steps were counted."""
     select: str | None
     keep: float | None
     subset: str | None
@@ -190,6 +192,7 @@ def run_of(line: Line, place: str = "") -> Run:
         delta=number_or_none(record, "delta"),
         shrink=text(record, "shrink"),
         match_forwards=text_or_none(record, "match_forwards"),
+        budget=positive_or_none(record, "budget"),
         select=text_or_none(record, "select"),
         keep=positive_or_none(record, "keep"),
         subset=text_or_none(record, "subset"),

@@ -63,6 +63,12 @@ class Settings:
         default="epoch",
         choices=SHRINK,
     )
+    budget: float | None = setting(
+        "Fraction of full training's steps to train for, counting steps in place of epochs",
+        default=None,
+        valid=lambda value: 0 < value <= 1,
+        expected="0 < budget <= 1",
+    )
     select: str | None = setting(
         "Method that chooses a subset before training", default=None, choices=tuple(METHODS)
     )
@@ -220,7 +226,7 @@ def upgraded(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if line.get("format") == 1:
         own = {name: line[name] for name in FORMAT_1_OPTIONS if name in line}
-        later = {"shrink": "epoch", "select": None, "keep": None, "subset": None}
+        later = {"shrink": "epoch", **dict.fromkeys(("budget", "select", "keep", "subset"))}
         return {**later, "task": "classification", **line, "options": own}
     try:
         own = {**defaults_of(tasks.find(line["data"]).task.Options), **line["options"]}

@@ -12,7 +12,7 @@ from infobatch_lab.lines import Run
 from infobatch_lab.rules import DELTA
 from infobatch_lab.settings import SHRINK, Settings, settings
 
-SWEPT = ("optimizer", "select", "keep", "rule", "prune_ratio", "delta", "shrink")
+SWEPT = ("optimizer", "select", "keep", "rule", "prune_ratio", "delta", "shrink", "budget")
 """The settings that a comparison may vary; the last one changes fastest."""
 
 
@@ -78,8 +78,8 @@ def match_of(run: Run) -> Settings | None:
 
 
 def as_full(cell: Settings) -> Settings:
-    """Full training on all samples with the same seed and settings."""
-    on_all = replace(cell, select=None, keep=None, subset=None)
+    """Full training on all samples, for all epochs, with the same seed and settings."""
+    on_all = replace(cell, select=None, keep=None, subset=None, budget=None)
     return replace(on_all, rule="full", prune_ratio=None, delta=DELTA, shrink="epoch")
 
 

@@ -24,8 +24,15 @@ from infobatch_lab import rules
 from infobatch_lab.checkpoints import CheckpointError
 from infobatch_lab.errors import UserError
 from infobatch_lab.language import transformers
-from infobatch_lab.processes import rank, total, world_size
-from infobatch_lab.training import Progress, Training, curve_of, loss_distribution
+from infobatch_lab.processes import rank, total
+from infobatch_lab.training import (
+    Progress,
+    Training,
+    batch_size_of,
+    curve_of,
+    full_steps,
+    loss_distribution,
+)
 
 transformers()  # before others import it: says what is missing
 
@@ -65,10 +72,11 @@ class TrainerTraining(Training):
 
     def _prepare(self, workers: int) -> None:
         settings = self.settings
-        if settings.batch_size % world_size():
+        self._batch_size = batch_size_of(settings)
+        if settings.budget is not None:
             raise UserError(
-                f"batch_size is {settings.batch_size}, expected a multiple of the "
-                f"{world_size()} processes."
+                f"budget is {settings.budget}, but {settings.data} is trained in the Trainer's "
+                "loop, which counts epochs here: leave budget out."
             )
         self._workers = workers
         self._resumed: dict[str, Tensor] | None = None
@@ -90,13 +98,13 @@ class TrainerTraining(Training):
     def _trainer(self, folder: str) -> FrameTrainer:
         settings, task = self.settings, self.task
         num_samples = len(task.train)  # type: ignore[arg-type]  # torch's Dataset has no __len__
-        num_steps = settings.epochs * -(-num_samples // settings.batch_size)
+        num_steps = full_steps(settings, num_samples)
         trainer = FrameTrainer(
             self.model,
             TrainingArguments(
                 folder,
                 num_train_epochs=settings.epochs,
-                per_device_train_batch_size=settings.batch_size // world_size(),
+                per_device_train_batch_size=self._batch_size,
                 seed=settings.seed,
                 use_cpu=self.device.type == "cpu",  # accelerate asks this to see other processes
                 max_grad_norm=0.0,  # as in the frame's own loop

@@ -78,7 +78,8 @@ class Training:
         self._forward = self._wrapped(self.model)
         self.train_data: InfoBatch[Any] = InfoBatch(
             task.train,
-            settings.epochs,
+            settings.epochs if settings.budget is None else None,
+            num_steps=steps_of(settings, task.train),
             delta=settings.delta,
             rule=rules.create(settings.rule, settings.prune_ratio),
             seed=settings.seed,
@@ -125,12 +126,21 @@ class Training:
 
     def steps(self) -> Iterator[Progress]:
         """Go on to the end. Between two steps the run may be saved, and left."""
-        num_epochs = self.settings.epochs
-        for epoch in range(self.train_data.epoch, num_epochs):
+        done = 0.0
+        while done < 1:
+            epoch = self.train_data.epoch
             for fraction in self._train(epoch):
-                yield Progress(epoch, (epoch + fraction) / num_epochs)
+                yield Progress(epoch, self._done(epoch, fraction))
             self._finish(epoch)
-            yield Progress(epoch, (epoch + 1) / num_epochs, self.history[-1])
+            done = self._done(epoch, 1.0)
+            yield Progress(epoch, done, self.history[-1])
+
+    def _done(self, epoch: int, fraction: float) -> float:
+        """The part of the run that is done with a fraction of an epoch, from 0 to 1."""
+        num_steps = self.train_data.num_steps
+        if num_steps is not None:
+            return self.num_steps / num_steps
+        return (epoch + fraction) / self.settings.epochs
 
     def _train(self, epoch: int) -> Iterator[float]:
         """Train an epoch, or what is left of it.
@@ -149,6 +159,8 @@ class Training:
         for batch in self.loader:
             self._step(to_device(batch, self.device))
             self._train_seconds += perf_counter() - start
+            if self.num_steps == self.train_data.num_steps:
+                break
             if self.train_data.epoch == epoch:
                 yield self.train_data.num_reported / len(plan)
             start = perf_counter()
@@ -199,7 +211,7 @@ class Training:
 
     def _evaluate(self, epoch: int) -> dict[str, float]:
         """The task's metrics. Random numbers drawn for them do not change the training."""
-        final = epoch + 1 == self.settings.epochs
+        final = self._done(epoch, 1.0) == 1
         self.model.eval()
         with own_random_numbers("evaluate", self.settings.seed, epoch), self._precision():
             metrics = self.task.evaluate(self.model, self.settings, final=final)
@@ -389,13 +401,11 @@ def loader_and_schedule(
     collate: Callable[[Any], Any],
     workers: int = 0,
 ) -> tuple[DataLoader[Any], LRScheduler]:
-    """The batches of a run and its learning rate: the only place that knows `shrink`."""
-    if settings.batch_size % world_size():
-        raise UserError(
-            f"batch_size is {settings.batch_size}, expected a multiple of the {world_size()} "
-            "processes."
-        )
-    batch_size = settings.batch_size // world_size()
+    """The batches of a run and its learning rate: the only place that knows `shrink`.
+
+    A budget of steps has a curve of its own length; epochs have that of full training.
+    """
+    batch_size = batch_size_of(settings)
     shrink: Any = settings.shrink  # one of the choices of the setting
     loader: DataLoader[Any] = DataLoader(
         train_data,
@@ -408,10 +418,33 @@ def loader_and_schedule(
         # An iterator draws a seed for its workers; a resumed run has one more of them.
         generator=torch.Generator(),
     )
-    samples_per_rank = -(-train_data.num_samples // world_size())
-    num_steps = settings.epochs * -(-samples_per_rank // batch_size)
-    curve = curve_of(settings, optimizer, num_steps)
+    if train_data.num_steps is not None:
+        return loader, curve_of(settings, optimizer, train_data.num_steps)
+    curve = curve_of(settings, optimizer, full_steps(settings, train_data.num_samples))
     return loader, Schedule(curve, train_data, batch_size=batch_size)
+
+
+def batch_size_of(settings: Settings) -> int:
+    """The batch size of one process."""
+    if settings.batch_size % world_size():
+        raise UserError(
+            f"batch_size is {settings.batch_size}, expected a multiple of the {world_size()} "
+            "processes."
+        )
+    return settings.batch_size // world_size()
+
+
+def full_steps(settings: Settings, num_samples: int) -> int:
+    """How many steps full training takes."""
+    samples_per_rank = -(-num_samples // world_size())
+    return settings.epochs * -(-samples_per_rank // batch_size_of(settings))
+
+
+def steps_of(settings: Settings, train: Any) -> int | None:
+    """How many steps a run has, where they are counted; None where epochs are."""
+    if settings.budget is None:
+        return None
+    return max(1, round(settings.budget * full_steps(settings, len(train))))
 
 
 def seconds_of(timing: list[dict[str, Any]], name: str) -> float | None:

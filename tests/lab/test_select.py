@@ -95,7 +95,7 @@ def test_the_proxy_is_shorter_full_training_without_mixing() -> None:
     assert [run.epochs for run in early] == [4, 4]
     assert len({run.seed for run in early} | {proxy.seed}) == 3
     # Methods and budgets share them; seeds, networks and learning rates do not.
-    other = settings("digits", select="el2n", keep=0.3, lr=0.2, epochs=40)
+    other = settings("digits", select="el2n", keep=0.3, lr=0.2, epochs=40, budget=0.5)
     assert (proxy_of(other), early_runs_of(other)) == (proxy, early)
     assert proxy_of(settings("digits", select="dq", keep=0.5, lr=0.1, epochs=40)) != proxy
 

@@ -174,6 +174,8 @@ def test_a_grid_of_subsets_has_full_training_to_compare_with() -> None:
     ]  # fmt: skip
     assert [cell.seed for cell in cells] == [0] * 5 + [1] * 5
     assert {cell.rule for cell in cells} == {"full"}
+    shorter = grid("digits", seeds=[0], select=["dq"], keep=[0.5], rule=["full"], budget=[0.6])
+    assert [(cell.select, cell.budget) for cell in shorter] == [(None, None), ("dq", 0.6)]
     both = grid("digits", seeds=[0], select=["dq"], keep=[0.5], rule=["full", "mean"])
     assert [cell.label for cell in both] == ["full", "dq 50 %", "dq 50 %, mean"]
 

@@ -62,10 +62,10 @@ def finished(
 
 def test_the_line_of_a_run_has_all_of_its_keys(task: Classification, tmp_path: Path) -> None:
     run = json.loads(json.dumps(finished(small(), task, tmp_path)))
-    assert list(run)[:18] == [
+    assert list(run)[:22] == [
         "format", "task", "data", "rule", "seed", "model", "optimizer", "schedule", "prune_ratio",
-        "delta", "epochs", "batch_size", "lr", "shrink", "amp", "compile", "options",
-        "match_forwards",
+        "delta", "epochs", "batch_size", "lr", "shrink", "budget", "select", "keep", "subset",
+        "amp", "compile", "options", "match_forwards",
     ]  # fmt: skip
     assert run["options"] == {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0}
     assert (run["task"], run["shrink"], run["metric"]["name"]) == (
@@ -138,6 +138,27 @@ def test_full_training_is_plain_training_in_the_order_of_the_sampler(
     assert [line["train_loss"] for line in run["history"]] == pytest.approx(losses, rel=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["full", "tiers"])
+def test_a_budget_counts_steps_and_has_its_own_whole_schedule(
+    rule: str, task: Classification, tmp_path: Path
+) -> None:
+    chosen = small(rule, budget=0.6, schedule="cosine", delta=0.85)
+    training = task.training(chosen)
+    seen = list(training.steps())
+    run = training.result()
+    assert run["num_steps"] == 24  # 0.6 of 4 epochs of 10 batches
+    assert [progress.fraction for progress in seen] == sorted(p.fraction for p in seen)
+    assert seen[-1].fraction == 1
+    assert training.schedule.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
+    assert run["accuracy"] == run["history"][-1]["accuracy"]
+    assert run["num_full"] == 1200
+    assert run["num_trained"] == sum(line["num_trained"] for line in run["history"])
+    # Pruned epochs are shorter, so the budget holds more of them, and each is trained as planned.
+    num_epochs = len(run["history"])
+    assert num_epochs == 3 if rule == "full" else num_epochs > 3
+    assert run["history"][0]["num_trained"] == 300
+
+
 # The same again -----------------------------------------------------------------------------------
 
 
@@ -170,8 +191,8 @@ def stopped_after(num_steps: int, chosen: Settings, task: Classification, folder
 
 @pytest.mark.parametrize(
     "chosen",
-    [small(), small("ucb", schedule="cosine"), small(optimizer="lamb")],
-    ids=["mean", "ucb", "lamb"],
+    [small(), small("ucb", schedule="cosine"), small(optimizer="lamb"), small(budget=0.6)],
+    ids=["mean", "ucb", "lamb", "budget"],
 )
 @pytest.mark.parametrize("num_steps", [1, 9, 10, 14, 20])
 def test_a_stopped_run_goes_on_bit_by_bit(
