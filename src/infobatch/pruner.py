@@ -75,8 +75,8 @@ class Pruner:
         num_samples = check_whole("num_samples", num_samples, at_least=1)
         if (num_epochs is None) == (num_steps is None):
             raise TypeError(
-                f"num_epochs is {num_epochs} and num_steps {num_steps}, expected one of them: how "
-                "long training is."
+                f"num_epochs is {num_epochs} and num_steps is {num_steps}, expected one of "
+                "them: say how long training is."
             )
         if num_epochs is not None:
             num_epochs = check_whole("num_epochs", num_epochs, at_least=1)

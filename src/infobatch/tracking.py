@@ -409,7 +409,9 @@ class LoadedBatch:
 
     def __init__(self, indices: Tensor, epoch: int, before: LoadedBatch | None = None) -> None:
         if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
-            raise ValueError("indices must be a tensor of at least one sample.")
+            kind = type(indices).__name__
+            given = f"has shape {tuple(indices.shape)}" if kind == "Tensor" else f"is a {kind}"
+            raise ValueError(f"indices {given}, expected a tensor of at least one sample.")
         self.indices = indices
         self.epoch = epoch
         self.weights: Tensor | None = None

@@ -368,7 +368,7 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_go_on_with(
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate()
     assert process.returncode != 0
-    assert errors.count("the same command with --resume goes on") == 1
+    assert errors.count("add --resume to the command to continue") == 1
     assert str(Path(infobatch.__file__).parent) not in errors  # a traceback, but torchrun's own
     assert not (tmp_path / "runs.jsonl").exists()
     resumed = infobatch_command(*TOGETHER, tmp_path, "--resume", command=TORCHRUN)
