@@ -218,7 +218,7 @@ class BatchTracker(Tracker):
 
     @property
     def num_left(self) -> int:
-        """How many losses are left to report of the batch in hand, or of the next one."""
+        """How many losses are left to report of the current batch, or of the next one."""
         return self._stop - self.reported
 
     @property

@@ -59,7 +59,7 @@ class Settings:
         expected="a finite number above 0",
     )
     shrink: str = setting(
-        "What pruning makes smaller: the epoch (fewer batches) or the batches",
+        "Let pruned epochs have fewer batches, or smaller ones",
         default="epoch",
         choices=SHRINK,
     )
