@@ -192,7 +192,7 @@ def test_compare_varies_what_it_is_given() -> None:
 def test_rules() -> None:
     rows = json.loads(invoke("rules", "--json").stdout)
     assert [row["rule"] for row in rows] == list(library.rules.RULES)
-    result = CliRunner().invoke(app, ["rules"], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, ["rules"], env={"COLUMNS": "100", "TERM": "xterm"})
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 100
     for row in rows:

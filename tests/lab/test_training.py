@@ -211,6 +211,19 @@ def test_a_stopped_run_goes_on_bit_by_bit(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("budget", [None, 0.6])
+def test_a_run_that_was_stopped_after_its_last_step_trains_no_more(
+    budget: float | None, task: Classification, tmp_path: Path
+) -> None:
+    chosen = small(epochs=2, budget=budget)
+    training = task.training(chosen)
+    assert list(training.steps())[-1].fraction == 1
+    resumed = task.training(chosen)
+    resumed.load_state_dict(training.state_dict())
+    assert not list(resumed.steps())
+    assert resumed.result()["history"] == training.result()["history"]
+
+
 def test_random_numbers_of_the_network_are_resumed_too(
     task: Classification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
