@@ -1,7 +1,8 @@
 """A torchvision detector with InfoBatch, on scenes of digits: `python examples/detector.py`.
 
 torchvision's detectors return the mean loss of a batch. RetinaNet computes one loss per image and
-averages them at the end, so `compute_loss` can give the losses before they are averaged.
+averages them at the end, so `compute_loss` can give the losses before they are averaged. For a
+detector that gives only one number, use `batches(batch_size, uniform=True)` and `update(loss)`.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def main() -> None:
         torch.manual_seed(epoch * world_size + rank)
         train_epoch(model, loader, train_data, optimizer, device)
         schedule.step()
-        right = accuracy(model, val_loader, device)
+        right = accuracy(network, val_loader, device)
         if rank == 0:
             print(f"epoch {epoch}: accuracy {right:.1%}, {train_data.metrics}")
             checkpoint = {name: member.state_dict() for name, member in saved.items()}
@@ -123,6 +123,7 @@ def main() -> None:
     if rank == 0:
         print(f"{train_data.savings.fraction:.0%} of the samples saved")
     if world_size > 1:
+        dist.barrier()  # gloo may hang in a process that leaves right after an all_reduce
         dist.destroy_process_group()
 
 

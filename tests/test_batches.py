@@ -332,6 +332,7 @@ class Noting(InfoBatch[int]):
         super().__setstate__(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 @pytest.mark.parametrize("num_samples", [1_000, 100_000])
 def test_a_worker_receives_no_state_per_sample(context: str, num_samples: int) -> None:

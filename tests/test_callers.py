@@ -199,6 +199,7 @@ class Sent(Numbers):
         return self.__dict__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "kind"), [("spawn", DataLoader), ("forkserver", StatefulDataLoader)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from infobatch.groups import Groups
 from infobatch.losses import weighted_ratio
 from infobatch.plan import draw
 from tests.conftest import Numbers, same_state
+from tests.ranks import on_ranks
 
 NUM_SAMPLES, NUM_TOKENS, IGNORED = 60, 5, -100
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 4.0])
@@ -242,6 +244,20 @@ def test_a_batch_of_weight_zero_has_a_loss_of_zero() -> None:
     assert float(loss.detach()) == 0
     assert losses.grad is not None
     assert losses.grad.tolist() == [0.0]
+
+
+def losses_on_a_rank() -> list[float]:
+    data = InfoBatch(Numbers(3), 3)
+    batches = DataLoader(data, batch_sampler=data.batches(1))
+    return [float(data.update(s + 1.0, denominators=torch.full((1,), 2.0))) for s in batches]
+
+
+@pytest.mark.slow
+def test_a_rank_that_has_only_a_repeat_left_does_not_spoil_the_gradients(tmp_path: Path) -> None:
+    """Three samples on two ranks: the last step of the second one is a sample of the first."""
+    first, second = on_ranks(2, losses_on_a_rank, tmp_path)
+    assert second[-1] == 0
+    assert sorted(first + second) == [0, 0.5, 1.0, 1.5]
 
 
 # Refused -----------------------------------------------------------------------------------------

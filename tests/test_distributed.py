@@ -628,6 +628,7 @@ def test_an_elastic_restart_after_a_killed_rank_ends_as_if_nothing_had_happened(
         # DDP sorts gradients into other buckets after its first step, and so, once restarted, sums
         # those of three ranks in another order.
         torch.testing.assert_close(killed["model"], whole["model"], rtol=1e-4, atol=1e-6)
-        scores = killed["data"].pop("scores"), whole["data"].pop("scores")
-        torch.testing.assert_close(*scores, rtol=1e-4, atol=1e-6)
+        for name in ("scores", "metrics"):
+            pair = killed["data"].pop(name), whole["data"].pop(name)
+            torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-6)
         assert same_state(killed["data"], whole["data"])

@@ -59,3 +59,8 @@ def test_the_diff_of_the_readme_has_as_many_lines_as_the_text_says() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_readme_names_every_page() -> None:
+    pages = {page.relative_to(ROOT).as_posix() for page in PAGES if page != README}
+    assert pages - set(re.findall(r"\]\(([^)#]+)", README.read_text())) == set()

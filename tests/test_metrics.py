@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from infobatch import DataLoader as IndexedLoader
 from infobatch import InfoBatch, Pruner
+from infobatch.distributed import NO_LOSS
+from infobatch.epoch import EpochLosses
 from infobatch.metrics import EpochMetrics, gradient_noise, mean_loss, pack, skipped_loss, unpack
 from infobatch.plan import BLOCK, Plan
 from tests.conftest import BIASED, UNBIASED, Numbers, every_rule, loss_of
@@ -100,21 +102,19 @@ def test_where_one_batch_had_scores_of_its_own_no_loss_is_told(given: str) -> No
 
 
 def test_a_part_of_an_epoch_stands_for_all_of_it() -> None:
-    """By the mean over many draws: a break, and losses that are not finite."""
+    """Over all parts of three of four entries: the last batch dropped, a loss not finite."""
     plan = Plan(1, torch.arange(4), torch.tensor([1.0, 1.0, 2.0, 2.0]), num_samples=6)
     losses = torch.tensor([3.0, 5.0, 1.0, 1.0])
-    whole = mean_loss(plan, losses, plan.weights)
-    parts = [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]]
-    by_break = [mean_loss(plan, losses[part], plan.weights[part]) for part in parts]
-    by_nan = []
-    for missing in range(4):
-        broken = losses.clone()
-        broken[missing] = [torch.nan, torch.inf, -torch.inf, torch.nan][missing]
-        by_nan.append(mean_loss(plan, broken, plan.weights))
-    assert whole == 2.0
-    assert sum(by_break) / 4 == pytest.approx(whole)  # type: ignore[arg-type]
-    assert by_nan == by_break[::-1]
-    assert mean_loss(plan, torch.full((4,), torch.nan), plan.weights) is None
+    assert mean_loss(plan, EpochLosses(losses)) == 2
+    for value in (NO_LOSS, torch.nan, torch.inf, -torch.inf):
+        found = []
+        for missing in range(4):
+            part = losses.clone()
+            part[missing] = value
+            found.append(mean_loss(plan, EpochLosses(part)) or 0)
+        assert sum(found) / 4 == pytest.approx(2)
+        assert max(found) > 2 > min(found)
+        assert mean_loss(plan, EpochLosses(torch.full((4,), value))) is None
 
 
 def test_more_samples_than_a_block() -> None:
@@ -272,9 +272,9 @@ def test_a_sample_without_a_loss_of_its_own_is_left_out() -> None:
 
 
 def test_losses_that_tell_nothing_of_gradients_give_no_noise() -> None:
-    assert gradient_noise(torch.tensor([1.0, -1.0]), torch.ones(2)) is None
-    assert gradient_noise(torch.zeros(2), torch.ones(2)) is None
-    assert gradient_noise(torch.full((2,), torch.nan), torch.ones(2)) is None
+    plan = Plan(1, torch.arange(2), torch.ones(2), num_samples=2)
+    for losses in ([1.0, -1.0], [0.0, 0.0], [torch.nan, torch.nan], [NO_LOSS, NO_LOSS]):
+        assert gradient_noise(plan, EpochLosses(torch.tensor(losses))) is None
 
 
 # The number of batches ---------------------------------------------------------------------------

@@ -374,6 +374,7 @@ def train_and_exit(pruner: Pruner) -> None:
     assert pruner.epoch == 2
 
 
+@pytest.mark.slow
 def test_a_pruner_sent_to_a_spawned_process_is_a_copy() -> None:
     """torch shares the memory of tensors it sends, and scores change in place."""
     pruner = Pruner(100, 10)

@@ -56,6 +56,7 @@ def steps(
     return history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, kind) for name in RULE_NAMES for kind in ("stock", "ours")]

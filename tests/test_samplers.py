@@ -146,6 +146,7 @@ def test_losses_reach_their_samples(data: InfoBatch[int], num_workers: int, kind
     run_epochs(data, stock(data, num_workers, kind), 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_in_worker_processes_of_every_kind(data: InfoBatch[int], context: str) -> None:
     loader = stock(data, 2, multiprocessing_context=context, persistent_workers=True)

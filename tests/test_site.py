@@ -69,7 +69,7 @@ def test_nothing_is_fetched_from_another_host(site: Path) -> None:
 
 
 def test_the_repository_s_own_files_are_part_of_the_site(site: Path) -> None:
-    assert "Five lines" in (site / "index.html").read_text()  # the README
+    assert "Six lines" in (site / "index.html").read_text()  # the README
     assert (site / "results" / "RESULTS.html").exists()
     assert (site / "results" / "frontier-digits" / "frontier.png").exists()
     assert "import infobatch" in re.sub(

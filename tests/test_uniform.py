@@ -200,6 +200,12 @@ def test_batches_that_divide_the_data_are_plain_ones_with_the_rule_full(batch_si
     assert data.epoch == 1
 
 
+def test_where_nothing_is_pruned_a_smaller_batch_counts_for_less_too() -> None:
+    data = InfoBatch(Numbers(NUM_SAMPLES), 10)
+    total = sum(float(data.update(mean_loss(samples))) for samples in uniform(data))
+    assert total == pytest.approx(float(loss_of(torch.arange(NUM_SAMPLES)).sum()) / 8, rel=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_any_floating_dtype_and_the_gradient_is_scaled(dtype: torch.dtype) -> None:
     data = pruned()
@@ -245,6 +251,15 @@ def test_the_score_is_a_moving_average_of_batch_losses() -> None:
         scores = [expected[sample] for sample in range(NUM_SAMPLES)]
         assert data.scores.tolist() == pytest.approx(scores, rel=1e-5)
     assert data.savings.fraction > 0
+
+
+def test_the_loss_of_an_epoch_is_that_of_all_samples_and_no_moving_average() -> None:
+    data = pruned()
+    plan = data.plan
+    for samples in uniform(data):
+        data.update(mean_loss(samples))
+    expected = float((plan.weights * loss_of(plan.indices)).sum()) / NUM_SAMPLES
+    assert data.metrics["infobatch/loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_loss_that_is_not_finite_leaves_its_samples_without_a_score() -> None:
@@ -331,6 +346,11 @@ def test_samples_of_different_weights_are_refused_by_index() -> None:
     next(iter(uniform(data)))
     with pytest.raises(OrderError, match=r"weigh from 1.0 to 2.*one weight only"):
         data.update(torch.tensor(1.0), data.plan.indices)
+    with pytest.raises(ValueError, match="indices run from 100 to 100, expected positions"):
+        data.update(torch.tensor(1.0), [100])
+    with pytest.raises(TypeError, match="indices has dtype torch.float32"):
+        data.update(torch.tensor(1.0), torch.ones(1))
+    assert data.num_reported == 0
 
 
 def test_a_batch_that_is_dropped_or_reported_twice_is_noticed() -> None:

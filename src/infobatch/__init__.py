@@ -1,4 +1,4 @@
-"""Unbiased dynamic data pruning for PyTorch: a third of the training saved, nothing lost."""
+"""Unbiased dynamic data pruning for PyTorch: train on about a third fewer samples."""
 
 import importlib
 import typing

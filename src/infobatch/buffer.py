@@ -186,10 +186,9 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 def as_array(losses: Tensor) -> NDArray[Any]:
     """Losses on the host for NumPy, which knows no bfloat16: `as_array(losses)`."""
-    losses = losses.detach()
     if type(losses) is not Tensor:
         losses = losses.as_subclass(Tensor)
     if losses.dtype is torch.bfloat16:
         losses = losses.float()
-    array: NDArray[Any] = losses.numpy()
+    array: NDArray[Any] = losses.numpy(force=True)  # detaches too, in one call
     return array

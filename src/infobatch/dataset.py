@@ -1,4 +1,4 @@
-"""The three-line interface: a data set that knows what to skip."""
+"""What users see: a data set around their own that skips samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
         delta: The part of the training, from 0 to 1, that may prune; after it every sample is
             trained.
-        num_steps: How many batches you train, where you count those and not epochs.
+        num_steps: How many batches you train, if you count batches instead of epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
         seed: The seed of the random choice and order of samples; the same on all ranks.
 
@@ -48,7 +48,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     >>> train_data.epoch, train_data.savings.fraction > 0
     (10, True)
 
-    Attributes of your data set (`targets`, `classes`, `transform`) are read and set through it.
+    You can read and set the attributes of your data set (`targets`, `transform`) on it.
 
     """
 
@@ -78,7 +78,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         if num_samples == 0:
             raise ValueError("dataset is empty, expected at least one sample.")
         self.dataset: Any = dataset
-        """The wrapped data set. Its attributes are read and set through the wrapper, too."""
+        """The data set that you passed. Its attributes can be read and set on the wrapper, too."""
         self._num_samples = num_samples
         self._own: Pruner | None = Pruner(
             num_samples, num_epochs, prune_ratio, delta, num_steps=num_steps, rule=rule, seed=seed
@@ -106,7 +106,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def with_indices(self) -> WithIndices:
         """The same data with items (index, item), for a `collate_fn` that reorders a batch.
 
-        Its batches then carry their indices, for `update(losses, indices)`.
+        Return the indices with the batch, and pass them on: `update(losses, indices)`.
         """
         return WithIndices(self)
 
@@ -167,13 +167,14 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         Args:
             losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
                 `batches(uniform=True)`, the loss of the batch, one number.
-            indices: The samples of the batch, where the loader does not tell.
-            scores: Recorded in place of the losses, where given.
-            mask: Shaped like `losses`; places where it is 0 do not count.
-            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
-                of these: class weights, or 1 for each target that is not ignored. A sample's score
-                is then its own losses by its own denominators; where these are 0 it keeps the one
-                it had.
+            indices: The samples of the batch. Pass them if the loader does not know them, or if
+                your `collate_fn` changes the order of a batch.
+            scores: One score per sample, recorded in place of the losses.
+            mask: Shaped like `losses`. Entries where it is 0 do not count.
+            denominators: Shaped like `losses`. Pass them if your loss is the sum of all losses
+                divided by the sum of these: class weights, or 1 for each target that is not
+                ignored. The score of a sample is then the sum of its losses divided by the sum
+                of its denominators; if that sum is 0, the sample keeps its score.
 
         """
         return self._pruner.update(
@@ -192,14 +193,15 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
         Args:
-            batch_size: Samples per batch, of this rank.
+            batch_size: Samples per batch, on this rank.
             drop_last: Leave out a last batch that is not full.
             shrink: "epoch": a pruned epoch has fewer batches, as in the paper. "batch": it has as
-                many as full training, each lighter, so that nothing that counts steps needs care.
-            sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
-                themselves (accelerate); report it by index.
-            uniform: All samples of a batch have the same weight, for a loss that is one number:
-                `update(loss)`. Without it, report one loss per sample.
+                many batches as full training, but smaller ones, so everything that counts steps
+                stays right.
+            sharded: True: this rank's part of the epoch. False: the whole epoch, for frameworks
+                that shard by themselves (accelerate); then report losses by index.
+            uniform: True: all samples of a batch have the same weight, for a loss that is one
+                number, `update(loss)`. False: report one loss per sample.
 
         """
         return self._pruner.batches(
@@ -208,12 +210,12 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def sampler(self) -> ShardSampler:
-        """The plan, sample by sample, for loaders that make their own batches; this rank's part."""
+        """The epoch's samples on this rank one by one, for loaders that make their own batches."""
         return self._pruner.sampler
 
     @property
     def batch_weights(self) -> Tensor:
-        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for losses that you weight yourself; a copy."""
         return self._pruner.batch_weights
 
     @property
@@ -223,33 +225,34 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def plan(self) -> Plan:
-        """What the current epoch trains; it stands still while the epoch runs."""
+        """What the current epoch trains. It does not change while the epoch runs."""
         return self._pruner.plan
 
     @property
     def scores(self) -> Tensor:
-        """The last loss of each sample as of the last finished epoch, NaN where unseen; a copy."""
+        """The last loss of each sample before this epoch, NaN if it has none; a copy."""
         return self._pruner.scores
 
     @property
     def savings(self) -> Savings:
-        """What was saved so far, the running epoch included."""
+        """How much was saved so far, including the running epoch."""
         return self._pruner.savings
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+        """Numbers about the last epoch, to log once per epoch: `run.log(train_data.metrics)`.
 
-        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
-        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        Some of them need a whole epoch (the loss over all samples, `num_batches`, ...) and are of
+        the epoch that ended last. docs/logging.md explains each.
         """
         return self._pruner.metrics
 
     @property
     def num_batches(self) -> int:
-        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+        """How many batches the epoch that ended last had in this process, to average losses.
 
-        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        `len(loader)` is already that of the next epoch. After a resume, only the batches since
+        then count.
         """
         return self._pruner.num_batches
 
@@ -270,32 +273,32 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def num_epochs(self) -> int | None:
-        """How many epochs are trained; None where steps are counted."""
+        """How many epochs are trained; None if `num_steps` was given."""
         return self._pruner.num_epochs
 
     @property
     def num_steps(self) -> int | None:
-        """How many batches are trained; None where epochs are counted."""
+        """How many batches are trained; None if `num_epochs` was given."""
         return self._pruner.num_steps
 
     @property
     def delta(self) -> float:
-        """The part of the training that may prune."""
+        """The part of the training, from 0 to 1, that may prune."""
         return self._pruner.delta
 
     @property
     def rule(self) -> Rule:
-        """The rule that says which samples to skip."""
+        """The rule that decides which samples to skip."""
         return self._pruner.rule
 
     @property
     def seed(self) -> int:
-        """The seed of every choice and order; a checkpoint brings its own."""
+        """The seed of the random choice and order of samples. A checkpoint restores its own."""
         return self._pruner.seed
 
     @property
     def shrink(self) -> Shrink:
-        """How pruned epochs are shorter, as the last loader that was read has it."""
+        """The `shrink` of the loader that was read last: "epoch" or "batch"."""
         return self._pruner.shrink
 
     def set_epoch(self, epoch: int) -> None:
@@ -303,39 +306,40 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         self._pruner.set_epoch(epoch)
 
     def set_step(self, num_steps_done: int) -> None:
-        """Say how many steps of the budget are done, where a framework counts them."""
+        """Set how many of `num_steps` are done, if a framework counts the steps."""
         self._pruner.set_step(num_steps_done)
 
     def load_scores(self, scores: Tensor) -> None:
-        """Start from known scores, NaN where there is none, before the first `update`.
+        """Start from known scores, with NaN for samples that have none.
 
-        The first epoch is then pruned like any other.
+        Call it before the first `update`. The first epoch is then pruned like any other.
         """
         self._pruner.load_scores(scores)
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the current batch; a loader that knows them calls this."""
+        """Set the samples of the current batch. A loader that knows them calls this."""
         self._pruner.hand_out(indices)
 
     def sync(self) -> None:
-        """Bring together what all ranks have reported of the running epoch; all must call it.
+        """Exchange what the ranks have reported of the running epoch. Every rank must call it.
 
-        After it, and until the next `update`, the state of any rank is the whole state.
+        After it, until the next `update`, `state_dict()` of any rank is complete.
         """
         self._pruner.sync()
 
     # A checkpoint --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
+        """Everything that a bit-exact resume needs, as tensors, numbers, strings and bytes."""
         # Loaders that save their data set also ask its copies in workers: nothing to tell.
         return self._pruner.state_dict() if get_worker_info() is None else {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on where `state_dict()` was taken; refuse the checkpoint of another run.
+        """Continue where `state_dict()` was taken.
 
-        `num_epochs` (or `num_steps`) may be larger than it was: the running epoch keeps its plan,
-        and the new length counts from the next one on.
+        Raises a `StateError` if the checkpoint belongs to another run. `num_epochs` (or
+        `num_steps`) may be larger than it was: the running epoch keeps its plan, and the new
+        length counts from the next epoch on.
         """
         if get_worker_info() is None:
             self._pruner.load_state_dict(state)

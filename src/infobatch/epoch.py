@@ -225,10 +225,11 @@ class Epoch:
         return self._new_buffer_or_own(device).weights(entry_of.on_device(indices, device))
 
     def check_one_weight(self, indices: Tensor) -> None:
-        """Raise if samples have different weights; those that are not trained here are ignored."""
-        weights = self.weights_by_index(indices, HOST)
-        weights = weights[weights > 0]
-        if len(weights) and bool((weights != weights[0]).any()):
+        """Raise if the samples, on the host, have different weights."""
+        entry_of = self._entry_of or self._lookup(self._shard or self.shard(sharded=False))
+        entries = torch.from_numpy(entry_of.on_host(indices.numpy()))
+        weights = self._new_buffer_or_own(HOST).weights(entries)
+        if bool((weights != weights[0]).any()):
             raise OrderError(
                 f"the samples of a batch weigh from {weights.min()} to {weights.max()}, but a loss "
                 "that is one number can have one weight only: report batches as "

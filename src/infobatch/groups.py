@@ -22,15 +22,15 @@ class Groups:
     """
 
     of: Tensor
-    """The group of each sample, as small integers."""
+    """The group of each sample, as small integers from 0."""
     keep: tuple[float, ...]
     """The fraction to keep of each group."""
     rescale: bool = True
-    """Whether the m kept of n weigh n/m, or 1."""
+    """True: if m of the n samples of a group are kept, each weighs n/m. False: each weighs 1."""
     threshold: float | None = None
-    """What the scores were compared with, where it is one number."""
+    """The number that scores were compared with, if there is one."""
     drawn_in: int | None = None
-    """The epoch whose draw is used, where a selection is held; else the current one."""
+    """The epoch whose random draw is used; None for the current one. `Every` sets it."""
 
     @property
     def num_samples(self) -> int:
@@ -63,8 +63,8 @@ class Groups:
 class Probabilities:
     """The probability of each sample to be kept.
 
-    Up to eight different values are drawn as groups are: exact shares, weights n/m. Otherwise the
-    number kept is within one of the sum of p, and a kept sample weighs 1/p.
+    Up to eight different values are drawn like groups, with exact counts and weights n/m. With
+    more, the number kept is within one of the sum of p, and a kept sample weighs 1/p.
 
     >>> Probabilities(torch.tensor([1.0, 0.5, 0.25])).prunes
     True
@@ -73,11 +73,11 @@ class Probabilities:
     p: Tensor
     """float32; other floating-point numbers are converted."""
     rescale: bool = True
-    """Whether a kept sample weighs 1/p, or 1."""
+    """True: a kept sample weighs 1/p. False: it weighs 1."""
     threshold: float | None = None
-    """What the scores were compared with, where it is one number."""
+    """The number that scores were compared with, if there is one."""
     drawn_in: int | None = None
-    """The epoch whose draw is used, where a selection is held; else the current one."""
+    """The epoch whose random draw is used; None for the current one. `Every` sets it."""
 
     def __post_init__(self) -> None:
         if self.p.is_floating_point():
@@ -111,4 +111,4 @@ class Probabilities:
 
 
 Selection = Groups | Probabilities
-"""What a rule answers with."""
+"""What a rule returns."""

@@ -16,13 +16,13 @@ from infobatch.samplers import Shrink
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """torch's DataLoader for an `InfoBatch`; `update(losses)` then knows the samples of the batch.
+    """torch's DataLoader for an `InfoBatch`, whose batches carry their indices.
 
-    It takes torch's keywords, without `shuffle` and `sampler`: the order is the plan's. `shrink`,
-    `sharded` and `uniform` are those of `InfoBatch.batches()`. Batches may be dropped, reported
-    twice, or come out of order (`in_order=False`). Inside a batch the `collate_fn` must keep the
-    order of the samples. Whatever reads ahead, besides the loader's own workers, must sit inside:
-    see `through`.
+    So `update(losses)` knows the samples of the batch: batches may be dropped, reported twice, or
+    come out of order (`in_order=False`). It takes torch's keywords except `shuffle` and `sampler`,
+    because the `InfoBatch` decides the order. `shrink`, `sharded` and `uniform` are those of
+    `InfoBatch.batches()`. Inside a batch the `collate_fn` must keep the order of the samples. Put a
+    prefetcher inside the loader, with `through`.
 
     >>> train_data = InfoBatch([0.0, 1.0, 2.0], num_epochs=10)
     >>> sorted(DataLoader(train_data, batch_size=3).__iter__().__next__().tolist())
@@ -80,9 +80,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._hand_out(super().__iter__())
 
     def through(self, reader: Callable[[Iterable[Any]], Iterable[Any]]) -> Iterator[Any]:
-        """The batches through something that reads ahead: `for x, y in loader.through(prefetch)`.
+        """The batches through a prefetcher: `for x, y in loader.through(prefetch)`.
 
-        The reader gets (indices, batch) pairs and hands them on; the indices are taken out last.
+        `reader` gets an iterable of pairs (indices, batch) and returns one. The indices are removed
+        after it.
         """
         return self._hand_out(reader(super().__iter__()))
 

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from infobatch.epoch import EpochLosses
 from infobatch.plan import BLOCK, Plan
 
 
@@ -71,7 +72,7 @@ def unpack(packed: Tensor) -> EpochMetrics:
 PACKED_SIZE = len(fields(EpochMetrics))
 
 
-def mean_loss(plan: Plan, losses: Tensor, weights: Tensor) -> float | None:
+def mean_loss(plan: Plan, reported: EpochLosses) -> float | None:
     """The mean loss over all samples of the data set, from those that were trained.
 
     In a whole epoch it is sum(w l) / N, whose expectation is the mean over all N samples, and which
@@ -79,11 +80,11 @@ def mean_loss(plan: Plan, losses: Tensor, weights: Tensor) -> float | None:
     order: a part of them, where an epoch was broken off or losses are not finite, stands for all.
 
     >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
-    >>> mean_loss(plan, losses=torch.tensor([5.0, 0.5]), weights=plan.weights)
+    >>> mean_loss(plan, EpochLosses(torch.tensor([5.0, 0.5])))
     2.0
     """
     total, num_finite = 0.0, 0
-    for loss, weight in _finite_blocks(losses, weights):
+    for loss, weight in _finite_blocks(plan, reported):
         total += float(np.add.reduce(loss * weight))
         num_finite += len(loss)
     if num_finite == 0:
@@ -91,7 +92,7 @@ def mean_loss(plan: Plan, losses: Tensor, weights: Tensor) -> float | None:
     return total / (plan.num_samples * num_finite / len(plan))
 
 
-def gradient_noise(losses: Tensor, weights: Tensor) -> float | None:
+def gradient_noise(plan: Plan, reported: EpochLosses) -> float | None:
     """By how much the weights raise the variance of an epoch's gradient: sum(w^2 l) / sum(w l).
 
     A sample with gradient g that is kept with probability p weighs w = 1/p. So it adds g^2 / p to
@@ -104,11 +105,12 @@ def gradient_noise(losses: Tensor, weights: Tensor) -> float | None:
     number times K/N: by nothing if samples are skipped at random (Eq. 15), and by less than nothing
     if those with small gradients are (Eq. 19).
 
-    >>> gradient_noise(losses=torch.tensor([3.0, 0.5]), weights=torch.tensor([1.0, 2.0]))
+    >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
+    >>> gradient_noise(plan, EpochLosses(torch.tensor([3.0, 0.5])))
     1.25
     """
     first, second = 0.0, 0.0
-    for loss, weight in _finite_blocks(losses, weights):
+    for loss, weight in _finite_blocks(plan, reported):
         if np.minimum.reduce(loss, initial=0) < 0:
             return None  # no measure of a gradient
         weighted = loss * weight
@@ -139,13 +141,11 @@ def skipped_loss(plan: Plan, scores: Tensor) -> float | None:
 
 
 def _finite_blocks(
-    losses: Tensor, weights: Tensor
+    plan: Plan, reported: EpochLosses
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float32]]]:
     """The finite losses and their weights, a block at a time, in the little memory of a block."""
-    all_losses, all_weights = losses.numpy(), weights.numpy()
-    for start in range(0, len(all_losses), BLOCK):
-        loss, weight = all_losses[start : start + BLOCK], all_weights[start : start + BLOCK]
-        finite = np.isfinite(loss)
-        if not finite.all():
-            loss, weight = loss[finite], weight[finite]
-        yield loss.astype(np.float64), weight
+    losses, known, weights = reported.losses.numpy(), reported.known.numpy(), plan.weights.numpy()
+    for start in range(0, len(losses), BLOCK):
+        block = slice(start, start + BLOCK)
+        counts = known[block] & np.isfinite(losses[block])
+        yield losses[block][counts].astype(np.float64), weights[block][counts]

@@ -1,7 +1,7 @@
 """Losses and scores of samples that MixUp or CutMix has put into one image in pairs.
 
-Image k holds sample k with share lam and its partner with share 1 - lam, and its loss has a term
-for each. Sorted by sample instead of by image, the terms are per-sample losses with the same sum,
+Image k shows sample k by the fraction lam and its partner by 1 - lam, and its loss has a term for
+each. Sorted by sample instead of by image, the terms are per-sample losses with the same sum,
 and each carries the weight of its own sample. The score of a sample is the error of the
 probability of its class, over the two images that contain it.
 """
@@ -19,7 +19,7 @@ from infobatch.errors import check_fraction
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """How a batch was mixed: image k holds the samples k and `partner[k]`.
+    """How a batch was mixed: image k shows the samples k and `partner[k]`.
 
     >>> mixed = Mixed(torch.tensor([0, 1]), partner=torch.tensor([1, 0]), lam=0.75)
     >>> mixed.losses_and_scores(logits=torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
@@ -29,13 +29,13 @@ class Mixed:
     labels: Tensor
     """The class of each sample, as it was before mixing."""
     partner: Tensor
-    """The sample that image k holds beside sample k: a permutation of the batch."""
+    """The second sample that each image shows: a permutation of the batch."""
     lam: Tensor | float
-    """The share of sample k in image k, from 0 to 1: one number, or one per image."""
+    """How much of image k is sample k, from 0 to 1: one number, or one per image."""
     label_smoothing: float = field(default=0.0, kw_only=True)
     """As in torch's `CrossEntropyLoss` and timm's `Mixup`."""
     num_classes: int | None = field(default=None, kw_only=True)
-    """Where given, the logits must have as many."""
+    """If given, the number of logits is checked."""
 
     def __post_init__(self) -> None:
         _check_labels(self.labels)
@@ -48,10 +48,11 @@ class Mixed:
         check_fraction("label_smoothing", self.label_smoothing, one_allowed=False)
 
     def losses_and_scores(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Per sample, from the logits of the mixed images, for `update(losses, scores=scores)`.
+        """One loss and one score per sample, for `update(losses, scores=scores)`.
 
-        The mean of the losses is the cross entropy of the images' soft targets. The scores have no
-        gradient. Both are float32 at least, and nothing is read back to the host.
+        `logits` is the model's output for the mixed images. The mean of the losses is the cross
+        entropy with the images' soft targets. The scores have no gradient. Both are float32 or
+        wider, and nothing is copied to the host.
         """
         shape = (len(self.labels), self.num_classes or "classes")
         _check("logits", logits, shape, whole=False, meaning="the model's output for the images")
@@ -91,7 +92,7 @@ class Mixed:
 def from_timm(mixup: Any, soft_targets: Tensor, labels: Tensor) -> Mixed:
     """How a timm `Mixup` mixed a batch: `from_timm(mixup, soft_targets, labels)`.
 
-    `mixup` is the object that did it, and `soft_targets` is what it made of `labels`.
+    `mixup` is the object that mixed it, and `soft_targets` is what it made of `labels`.
     """
     try:
         mode, label_smoothing = mixup.mode, mixup.label_smoothing
@@ -110,7 +111,7 @@ def from_torchvision(
 ) -> Mixed:
     """How torchvision's v2 `MixUp`, `CutMix`, or a `RandomChoice` of both, mixed a batch.
 
-    `soft_targets` is what it made of `labels`, and `label_smoothing` that of the criterion.
+    `soft_targets` is what it made of `labels`. `label_smoothing` is that of the criterion.
 
     >>> soft_targets = torch.tensor([[0.75, 0.25], [0.25, 0.75]])
     >>> from_torchvision(soft_targets, torch.tensor([0, 1])).lam

@@ -43,15 +43,15 @@ class Plan:
     """
 
     epoch: int
-    """The epoch that it is for, counted from 0."""
+    """The number of the epoch, counted from 0."""
     indices: Tensor
     """int64, in training order."""
     weights: Tensor
-    """float32, aligned with `indices`; not to be written to, it may be one number expanded."""
+    """float32, one per index. Do not write to it: it may be one number, expanded."""
     num_samples: int
     """The size of the data set."""
     threshold: float | None = None
-    """What the scores were compared with, where the rule has one threshold."""
+    """The number that scores were compared with, if the rule has one threshold."""
     rescaled: bool = True
     """Whether the weights make up for what is skipped; otherwise each of them is 1."""
 
@@ -62,7 +62,7 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal plans; notices a torch that draws differently."""
+        """A short text, equal for equal plans: it tells if another torch draws differently."""
         crc = zlib.crc32(self.indices.numpy().data)
         crc = zlib.crc32(np.ascontiguousarray(self.weights.numpy()).data, crc)
         return f"{self.epoch}:{len(self.indices)}:{crc:08x}"

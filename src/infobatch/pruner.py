@@ -39,7 +39,9 @@ from infobatch.tracking import BatchTracker, LoadedBatch
 
 
 class Pruner:
-    """Says which samples each epoch trains, with which weights, and learns from their losses.
+    """Decides which samples each epoch trains, and with which weights, from their losses.
+
+    `InfoBatch` is a data set with a pruner; use a `Pruner` if your loop has only indices.
 
     Args:
         num_samples: The size of the data set.
@@ -47,7 +49,7 @@ class Pruner:
         prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
         delta: The part of the training, from 0 to 1, that may prune; after it every sample is
             trained.
-        num_steps: How many batches you train, where you count those and not epochs.
+        num_steps: How many batches you train, if you count batches instead of epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
         seed: The seed of the random choice and order of samples; the same on all ranks.
 
@@ -73,8 +75,8 @@ class Pruner:
         num_samples = check_whole("num_samples", num_samples, at_least=1)
         if (num_epochs is None) == (num_steps is None):
             raise TypeError(
-                f"num_epochs is {num_epochs} and num_steps {num_steps}, expected one of them: how "
-                "long training is."
+                f"num_epochs is {num_epochs} and num_steps is {num_steps}, expected one of "
+                "them: say how long training is."
             )
         if num_epochs is not None:
             num_epochs = check_whole("num_epochs", num_epochs, at_least=1)
@@ -114,27 +116,27 @@ class Pruner:
 
     @property
     def num_epochs(self) -> int | None:
-        """How many epochs are trained; None where steps are counted."""
+        """How many epochs are trained; None if `num_steps` was given."""
         return self._settings.num_epochs
 
     @property
     def num_steps(self) -> int | None:
-        """How many batches are trained; None where epochs are counted."""
+        """How many batches are trained; None if `num_epochs` was given."""
         return self._settings.num_steps
 
     @property
     def delta(self) -> float:
-        """The part of the training that may prune."""
+        """The part of the training, from 0 to 1, that may prune."""
         return self._settings.delta
 
     @property
     def rule(self) -> Rule:
-        """The rule that says which samples to skip."""
+        """The rule that decides which samples to skip."""
         return self._settings.rule
 
     @property
     def seed(self) -> int:
-        """The seed of every choice and order; a checkpoint brings its own."""
+        """The seed of the random choice and order of samples. A checkpoint restores its own."""
         return self._state.seed
 
     # Queries: none of them changes anything ------------------------------------------------------
@@ -147,12 +149,12 @@ class Pruner:
     @property
     @no_compile
     def plan(self) -> Plan:
-        """What the current epoch trains; it stands still while the epoch runs."""
+        """What the current epoch trains. It does not change while the epoch runs."""
         return self._current().plan
 
     @property
     def sampler(self) -> ShardSampler:
-        """The plan, sample by sample, for loaders that make their own batches; this rank's part."""
+        """The epoch's samples on this rank one by one, for loaders that make their own batches."""
         return self._sampler
 
     def batches(
@@ -167,14 +169,15 @@ class Pruner:
         """The batches of each epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
         Args:
-            batch_size: Samples per batch, of this rank.
+            batch_size: Samples per batch, on this rank.
             drop_last: Leave out a last batch that is not full.
             shrink: "epoch": a pruned epoch has fewer batches, as in the paper. "batch": it has as
-                many as full training, each lighter, so that nothing that counts steps needs care.
-            sharded: This rank's part of the epoch. False: all of it, for frameworks that shard by
-                themselves (accelerate); report it by index.
-            uniform: All samples of a batch have the same weight, for a loss that is one number:
-                `update(loss)`. Without it, report one loss per sample.
+                many batches as full training, but smaller ones, so everything that counts steps
+                stays right.
+            sharded: True: this rank's part of the epoch. False: the whole epoch, for frameworks
+                that shard by themselves (accelerate); then report losses by index.
+            uniform: True: all samples of a batch have the same weight, for a loss that is one
+                number, `update(loss)`. False: report one loss per sample.
 
         """
         return Batches(
@@ -188,25 +191,25 @@ class Pruner:
 
     @property
     def shrink(self) -> Shrink:
-        """How pruned epochs are shorter, as the last loader that was read has it."""
+        """The `shrink` of the loader that was read last: "epoch" or "batch"."""
         return self._shrink
 
     @property
     def scores(self) -> Tensor:
-        """The last loss of each sample as of the last finished epoch, NaN where unseen; a copy."""
+        """The last loss of each sample before this epoch, NaN if it has none; a copy."""
         return self._state.scores.clone()
 
     @property
     def savings(self) -> Savings:
-        """What was saved so far, the running epoch included."""
+        """How much was saved so far, including the running epoch."""
         return self._state.savings + self._running_savings()
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What to log, once per epoch: `run.log(train_data.metrics)`; of the epoch trained last.
+        """Numbers about the last epoch, to log once per epoch: `run.log(train_data.metrics)`.
 
-        What needs a whole epoch (its loss over all samples, `num_batches`, the part of the loss
-        that was skipped, ...) is of the epoch that ended last. docs/logging.md explains each.
+        Some of them need a whole epoch (the loss over all samples, `num_batches`, ...) and are of
+        the epoch that ended last. docs/logging.md explains each.
         """
         running, run = self._running_savings(), self.savings
         epoch = running if running.num_trained else self._state.last_savings
@@ -221,9 +224,10 @@ class Pruner:
 
     @property
     def num_batches(self) -> int:
-        """The batches of the epoch that ended last, in this process, to divide a sum of losses by.
+        """How many batches the epoch that ended last had in this process, to average losses.
 
-        `len(loader)` is already the next epoch's. After a resume only batches since then count.
+        `len(loader)` is already that of the next epoch. After a resume, only the batches since
+        then count.
         """
         return self._num_batches
 
@@ -240,7 +244,7 @@ class Pruner:
     @property
     @no_compile
     def batch_weights(self) -> Tensor:
-        """The weights of the current batch, for a loss that is not reduced by `update`; a copy."""
+        """The weights of the current batch, for losses that you weight yourself; a copy."""
         epoch, loaded = self._epoch, self._loaded
         if loaded is not None:
             if loaded.is_new:
@@ -289,13 +293,14 @@ class Pruner:
         Args:
             losses: One row per sample; further dimensions (pixels, tokens) are averaged. With
                 `batches(uniform=True)`, the loss of the batch, one number.
-            indices: The samples of the batch, where the loader does not tell.
-            scores: Recorded in place of the losses, where given.
-            mask: Shaped like `losses`; places where it is 0 do not count.
-            denominators: Shaped like `losses`, where your loss is the sum of all losses by the sum
-                of these: class weights, or 1 for each target that is not ignored. A sample's score
-                is then its own losses by its own denominators; where these are 0 it keeps the one
-                it had.
+            indices: The samples of the batch. Pass them if the loader does not know them, or if
+                your `collate_fn` changes the order of a batch.
+            scores: One score per sample, recorded in place of the losses.
+            mask: Shaped like `losses`. Entries where it is 0 do not count.
+            denominators: Shaped like `losses`. Pass them if your loss is the sum of all losses
+                divided by the sum of these: class weights, or 1 for each target that is not
+                ignored. The score of a sample is then the sum of its losses divided by the sum
+                of its denominators; if that sum is 0, the sample keeps its score.
 
         """
         if self._uniform_size:
@@ -335,13 +340,16 @@ class Pruner:
 
     def _update_uniform(self, loss: Tensor, indices: Tensor | Sequence[int] | None) -> Tensor:
         num_samples = self._num_in_hand() if indices is None else len(indices)
-        if indices is not None and loss.is_cpu:
-            self._current().check_one_weight(torch.as_tensor(indices))
-        weights = self._record(loss.detach().expand(num_samples), indices, is_loss=True)
+        recorded = loss.detach().expand(num_samples)
+        if indices is not None:
+            indices = as_indices(indices, recorded)
+            if indices.is_cpu and loss.is_cpu:  # on a device that would be a read
+                self._current().check_one_weight(indices)
+        weights = self._record(recorded, indices, is_loss=True)
         return weighted_batch(loss, weights, num_samples / self._uniform_size)
 
     def _num_in_hand(self) -> int:
-        """The size of the batch in hand."""
+        """The size of the current batch."""
         if self._loaded is not None:
             return self._loaded.num_left
         tracker = None if self._epoch is None else self._epoch.tracker
@@ -385,7 +393,7 @@ class Pruner:
         return weights
 
     def hand_out(self, indices: Tensor) -> None:
-        """Take these samples for the current batch; a loader that knows them calls this."""
+        """Set the samples of the current batch. A loader that knows them calls this."""
         self._loaded = LoadedBatch(indices, self.epoch, before=self._loaded)
 
     # An epoch ------------------------------------------------------------------------------------
@@ -398,13 +406,13 @@ class Pruner:
             self._loaded = None
 
     def set_step(self, num_steps_done: int) -> None:
-        """Say how many steps of the budget are done, where a framework counts them."""
+        """Set how many of `num_steps` are done, if a framework counts the steps."""
         self._steps_done = check_whole("num_steps_done", num_steps_done, at_least=0)
 
     def load_scores(self, scores: Tensor) -> None:
-        """Start from known scores, NaN where there is none, before the first `update`.
+        """Start from known scores, with NaN for samples that have none.
 
-        The first epoch is then pruned like any other.
+        Call it before the first `update`. The first epoch is then pruned like any other.
         """
         if self.savings.num_trained:
             raise OrderError(
@@ -426,9 +434,9 @@ class Pruner:
             self._state.scores.copy_(loaded)
 
     def sync(self) -> None:
-        """Bring together what all ranks have reported of the running epoch; all must call it.
+        """Exchange what the ranks have reported of the running epoch. Every rank must call it.
 
-        After it, and until the next `update`, the state of any rank is the whole state.
+        After it, until the next `update`, `state_dict()` of any rank is complete.
         """
         if distributed.world_size() > 1:
             with on_host():
@@ -603,7 +611,7 @@ class Pruner:
     # A checkpoint --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact resume needs: tensors, numbers, strings and bytes."""
+        """Everything that a bit-exact resume needs, as tensors, numbers, strings and bytes."""
         epoch = self._epoch
         reported = None if epoch is None else epoch.reported()
         running = None if epoch is None or reported is None else (epoch.plan, reported)
@@ -611,10 +619,11 @@ class Pruner:
             return states.to_dict(self._state, self._settings, self._steps_done, running)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict()` was taken; refuse the checkpoint of another run.
+        """Continue where `state_dict()` was taken.
 
-        `num_epochs` (or `num_steps`) may be larger than it was: the running epoch keeps its plan,
-        and the new length counts from the next one on.
+        Raises a `StateError` if the checkpoint belongs to another run. `num_epochs` (or
+        `num_steps`) may be larger than it was: the running epoch keeps its plan, and the new
+        length counts from the next epoch on.
         """
         with on_host():
             checkpoint = states.from_dict(state, self._settings)

@@ -99,10 +99,10 @@ class PlanSampler(Sampler[int]):
 
 
 class ShardSampler(PlanSampler, DistributedSampler[int]):
-    """With a process group, this rank's part of the epoch: `sampler=train_data.sampler`.
+    """The epoch's samples on this rank: `DataLoader(train_data, sampler=train_data.sampler)`.
 
-    It is a DistributedSampler since it does the work of one: frameworks that shard any other kind
-    of sampler (Lightning) leave it alone. The attributes of one are there to be read.
+    It is a `DistributedSampler` because it does the work of one. So frameworks that shard any
+    other kind of sampler (Lightning) leave it alone, and can read the attributes of one.
     """
 
     sharded = True
@@ -149,7 +149,7 @@ class ShardSampler(PlanSampler, DistributedSampler[int]):
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The same of all ranks together, with repeats."""
+        """How many samples all ranks together have left, with repeats."""
         return len(self) * distributed.world_size()
 
 
@@ -157,7 +157,7 @@ class Batches(Sampler[list[int]]):
     """The batches of the current epoch, for `DataLoader(train_data, batch_sampler=...)`.
 
     With `shrink="epoch"` a pruned epoch has fewer batches; with `shrink="batch"` it has as many as
-    full training, each lighter.
+    full training, but smaller ones.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Batches(Sampler[list[int]]):
         self._size = check_whole("batch_size", batch_size, at_least=1)
         if shrink not in ("epoch", "batch"):
             raise ValueError(
-                f"shrink is {shrink!r}, expected 'epoch' (fewer batches) or 'batch' (lighter ones)."
+                f"shrink is {shrink!r}, expected 'epoch' (fewer batches) or 'batch' (smaller ones)."
             )
         if uniform:
             _check_uniform(run.rule, shrink, drop_last=drop_last)
@@ -182,9 +182,9 @@ class Batches(Sampler[list[int]]):
         self.drop_last = bool(drop_last)
         """Whether a last batch that is not full is left out."""
         self.shrink: Shrink = shrink
-        """How pruned epochs are shorter: by fewer batches ("epoch"), or lighter ones ("batch")."""
+        """A pruned epoch has fewer batches ("epoch") or smaller ones ("batch")."""
         self.sharded = bool(sharded)
-        """Whether the batches are of this rank's part of the epoch."""
+        """Whether the batches are this rank's part of the epoch, or the whole epoch."""
         self.uniform = bool(uniform)
         """Whether all samples of a batch have the same weight."""
         self._has_warned = False
@@ -200,7 +200,7 @@ class Batches(Sampler[list[int]]):
 
     @property
     def batch_size(self) -> int | None:
-        """As given; None where a framework that shards by itself would count on equal sizes."""
+        """As given; None if batches differ in size and a framework that shards would rely on it."""
         has_any_size = self.shrink == "batch" or self.uniform
         return None if has_any_size and not self.sharded else self._size
 
@@ -220,7 +220,7 @@ class Batches(Sampler[list[int]]):
         self._run.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: where to go on is part of the state of the InfoBatch."""
+        """Nothing: the state of the `InfoBatch` says where to continue."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

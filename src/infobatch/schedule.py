@@ -42,10 +42,11 @@ class Progress(Protocol):
 
 
 class Schedule(LRScheduler):
-    """Any scheduler that steps per batch, made for full training, on a pruned run.
+    """Keeps a scheduler that steps per batch on the curve of full training.
 
-    Call `step()` after each step of the optimizer, as before. `batch_size` (of one rank),
-    `drop_last` and `accumulate` (batches per step of the optimizer) are those of the training loop.
+    Make the scheduler for full training, and call `step()` of the `Schedule` after each step of the
+    optimizer. `batch_size` (of one rank), `drop_last` and `accumulate` (batches per step of the
+    optimizer) are those of the training loop.
 
     >>> import torch
     >>> from infobatch import Pruner
@@ -76,8 +77,8 @@ class Schedule(LRScheduler):
             )
         if pruner.num_epochs is None:
             raise ValueError(
-                "pruner has num_steps, a budget of steps, in which a scheduler is on its curve as "
-                "it is: step it without a Schedule."
+                "pruner has num_steps, a budget of steps, which keeps a scheduler on its curve: "
+                "step it without a Schedule."
             )
         self.scheduler = scheduler
         """The wrapped scheduler."""
@@ -91,7 +92,7 @@ class Schedule(LRScheduler):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in an epoch of full training: what the wrapped schedule is made for."""
+        """Optimizer steps in an epoch of full training, for which the scheduler is made."""
         return self._steps(self._pruner.num_samples)
 
     def step(self, epoch: int | None = None) -> None:
@@ -122,7 +123,7 @@ class Schedule(LRScheduler):
         )
 
     def get_last_lr(self) -> list[Any]:
-        """The learning rates now in use."""
+        """The current learning rates."""
         return self.scheduler.get_last_lr()
 
     def get_lr(self) -> list[Any]:
@@ -137,10 +138,10 @@ class Schedule(LRScheduler):
         return getattr(self.scheduler, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped scheduler's state, and how far it was moved."""
+        """The state of the wrapped scheduler, and the number of its steps."""
         return {"scheduler": self.scheduler.state_dict(), "num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict()` was taken; load the pruner's state too."""
+        """Continue where `state_dict()` was taken. Load the state of the pruner, too."""
         self.scheduler.load_state_dict(state_dict["scheduler"])
         self._num_steps = state_dict["num_steps"]

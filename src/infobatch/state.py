@@ -41,7 +41,7 @@ DAMAGED = "it is damaged, go back to an earlier one"
 
 @dataclass(frozen=True)
 class Savings:
-    """What pruning has saved so far.
+    """How much pruning has saved so far.
 
     >>> Savings(num_trained=70, num_full=100).fraction
     0.3
@@ -54,7 +54,7 @@ class Savings:
 
     @property
     def fraction(self) -> float:
-        """The part of the samples that was saved."""
+        """The fraction of samples that was saved."""
         return (self.num_full - self.num_trained) / self.num_full if self.num_full else 0.0
 
     def __add__(self, other: Savings) -> Savings:
@@ -144,10 +144,9 @@ def after(
     """
     if result.num_done == 0:
         return at_epoch(state, settings, next_epoch)
-    indices, losses, weights = plan.indices, result.losses, plan.weights
+    indices, losses = plan.indices, result.losses
     if not result.known.all():
-        known = result.known
-        indices, losses, weights = indices[known], losses[known], weights[known]
+        indices, losses = indices[result.known], losses[result.known]
     scores = losses
     if result.of_batches:
         # Batch Loss Score: one batch says little of a sample, the average over many says more.
@@ -160,8 +159,8 @@ def after(
             memory[name].copy_(values)  # ours: it stays as it is when the scores change
     loss = first_loss = noise = None
     if rule.unbiased:
-        loss = None if result.scores_given else measures.mean_loss(plan, losses, weights)
-        noise = measures.gradient_noise(losses, weights)
+        loss = None if result.scores_given else measures.mean_loss(plan, result)
+        noise = measures.gradient_noise(plan, result)
         first_loss = loss if state.savings.num_full == 0 else state.metrics.first_loss
     skipped_loss = measures.skipped_loss(plan, state.scores)
     num_nonfinite = merge(state.scores, indices, scores)

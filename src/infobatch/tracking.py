@@ -218,7 +218,7 @@ class BatchTracker(Tracker):
 
     @property
     def num_left(self) -> int:
-        """How many losses are left to report of the batch in hand, or of the next one."""
+        """How many losses are left to report of the current batch, or of the next one."""
         return self._stop - self.reported
 
     @property
@@ -409,7 +409,9 @@ class LoadedBatch:
 
     def __init__(self, indices: Tensor, epoch: int, before: LoadedBatch | None = None) -> None:
         if not isinstance(indices, Tensor) or indices.dim() != 1 or len(indices) == 0:
-            raise ValueError("indices must be a tensor of at least one sample.")
+            kind = type(indices).__name__
+            given = f"has shape {tuple(indices.shape)}" if kind == "Tensor" else f"is a {kind}"
+            raise ValueError(f"indices {given}, expected a tensor of at least one sample.")
         self.indices = indices
         self.epoch = epoch
         self.weights: Tensor | None = None

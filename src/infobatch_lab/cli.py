@@ -71,7 +71,7 @@ def run() -> None:
         tell(str(error))
         sys.exit(1)
     except MemoryError as error:
-        tell(f"the memory does not suffice ({error}): use less data, or a smaller network.")
+        tell(f"there is not enough memory ({error}): use less data, or a smaller network.")
         sys.exit(1)
     except BrokenPipeError:  # `infobatch rules | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,7 +95,7 @@ def run() -> None:
         "infobatch train --data fashion-mnist --rule full --json",
         "infobatch train --data npz:images.npz --epochs 10      # or folder:PATH, hf:PATH",
         "infobatch train --data cifar100 --resume           # after Ctrl-C",
-        "infobatch train --select dq --keep 0.5 --rule mean # on a subset chosen before",
+        "infobatch train --select dq --keep 0.5 --rule mean # on a chosen subset",
         "torchrun --nproc-per-node 2 -m infobatch train --data cifar10",
     ),
 )
@@ -115,7 +115,7 @@ def train_command(
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Train once, and add a line to OUT/runs.jsonl."""
+    """Train once, and add the run to OUT/runs.jsonl."""
     chosen = settings(data, **given)
     path = out_folder / "checkpoints" / f"{chosen.name}.pt"
     checkpoint = Checkpoint(path, resume, checkpoint_every)
@@ -142,7 +142,7 @@ def train_command(
             )
         )
     if isinstance(done, Stopped):
-        stop_here(f"stopped in epoch {done.epoch}; the same command with --resume goes on.")
+        stop_here(f"stopped in epoch {done.epoch}; add --resume to the command to continue.")
     if rank() == 0:
         runs.append(out_folder / RUNS, done)
         checkpoint.delete()
@@ -177,8 +177,8 @@ def compare(
     match_forwards: Annotated[
         str | None,
         typer.Option(
-            help="Also train fully for as many forward passes as this rule made (dagger rows); "
-            "one or more rules, separated by commas"
+            help="Add full training on as many samples as this rule trained, in fewer epochs "
+            "(rows with a dagger); one or more rules, separated by commas"
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time")] = 1,
@@ -186,7 +186,7 @@ def compare(
     out_folder: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Train a grid of rules, subsets and seeds. Runs that OUT/runs.jsonl has are not repeated."""
+    """Train a grid of rules, subsets and seeds. Runs in OUT/runs.jsonl are not repeated."""
     for name in SWEPT:
         if given.get(name) is not None:
             as_given = numbers if name in ("prune_ratio", "delta", "keep", "budget") else split
@@ -210,7 +210,7 @@ def compare(
         "infobatch frontier",
         "infobatch frontier --data fashion-mnist --seeds 5 --tune-lr --jobs 2 --out fashion",
         "infobatch frontier --data fashion-mnist-noisy --lengths 1,0.6 --rules mean,tiers",
-        "nice -n 19 infobatch frontier --seeds 10 &    # after a kill the same command goes on",
+        "nice -n 19 infobatch frontier --seeds 10 &    # after a kill, repeat it to continue",
     )
 )
 @with_settings(without=(*METHOD, "seed"))
@@ -218,18 +218,23 @@ def frontier(
     given: dict[str, Any],
     data: Data = "digits",
     rule_names: Annotated[
-        str, typer.Option("--rules", help="Rules, separated by commas; each is run in both modes")
+        str,
+        typer.Option(
+            "--rules",
+            help="Rules, separated by commas; each is run with fewer and with smaller batches",
+        ),
     ] = "mean,tiers,random",
     lengths: Annotated[
-        str, typer.Option(help="Lengths of full training, as parts of the epochs; one must be 1")
+        str,
+        typer.Option(help="Lengths of full training, as fractions of the epochs; one must be 1"),
     ] = "1,0.7,0.6,0.5",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     tune_lr: Annotated[
         bool,
         typer.Option(
             "--tune-lr",
-            help="Choose each method's learning rate first: half, once or twice the given one, by "
-            "trials on held-out training data; they go to OUT/trials.jsonl",
+            help="First choose a learning rate for each method: half, once or twice the given one, "
+            "by trials on held-out training data, which go to OUT/trials.jsonl",
         ),
     ] = False,
     data_dir: DataDir = None,
@@ -238,7 +243,7 @@ def frontier(
     out_folder: Out = Path("frontier"),
     as_json: Json = False,
 ) -> None:
-    """Compare rules with shorter full training, at equal cost."""
+    """Compare rules with shorter full training, at equal numbers of samples."""
     parts = numbers("lengths", lengths)
     if 1 not in parts or not all(0 < part <= 1 for part in parts):
         raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")

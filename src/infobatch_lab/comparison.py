@@ -409,8 +409,8 @@ def place_of(method: Method) -> tuple[Any, ...]:
 CROWD_MARK = "\N{DOUBLE DAGGER}"
 CROWDED = "The machine had more work than cores during some of these runs: do not rely on the time."
 SEVERAL_MACHINES = (
-    "These runs come from several machines, or used several numbers of threads: times are compared "
-    "where they agree."
+    "These runs come from several machines, or used different numbers of threads: times are "
+    "compared only between runs that agree in both."
 )
 
 

@@ -132,7 +132,7 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
         )
     out.print(table)
     if any(row.method.match_forwards for row in rows):
-        out.print("† Full training was cut to as many forward passes as that rule made.")
+        out.print("† Full training in fewer epochs, on as many samples as that rule trained.")
     if any(row.is_crowded for row in rows):
         out.print(f"{CROWD_MARK} {CROWDED}")
     if any(len(comparison.machines) > 1 for comparison in comparisons):
@@ -192,9 +192,9 @@ def show_queue(status: dict[str, Any], folder: Path) -> None:
         words = "" if left is None else f", about {duration(left)} left"
         out.print(f"{status['num_done']} of {len(status['runs'])} runs finished{words}.")
     if status["paused"]:
-        out.print("It is paused: `infobatch queue resume` lets it go on.")
+        out.print("It is paused: `infobatch queue resume` continues it.")
     elif status["num_left"] and not status["alive"]:
-        out.print("Nobody works on it: `infobatch queue run` goes on.")
+        out.print("No process is training them: `infobatch queue run` continues.")
 
 
 def value_and_spread(metric: Metric, row: Row) -> str:

@@ -14,7 +14,7 @@ from infobatch_lab.options import in_words
 from infobatch_lab.settings import Settings, declared
 
 
-def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
+def option(field: Field[Any], kind: Any, *, swept: bool, task_name: str = "") -> inspect.Parameter:
     """A setting as an option. One that is not given is None, so that the data set may say it."""
     flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
     text, choices = field.metadata["help"], field.metadata["choices"]
@@ -23,11 +23,13 @@ def option(field: Field[Any], kind: Any, *, swept: bool) -> inspect.Parameter:
         choices = list(dict.fromkeys(of_tasks))
     if choices:
         text += f": {in_words(choices)}"
+    if task_name:
+        text += f" ({task_name})"
     if swept:
         kind, text = str, f"{text}; one or more, separated by commas"
     if "[default" not in text:
         default = "per data set" if field.default is MISSING else field.default
-        text += "" if default is False else f" [default: {default}]"
+        text += "" if default is None or default is False else f" [default: {default}]"
     annotation = Annotated[kind | None, typer.Option(flag, help=text)]
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)
@@ -37,14 +39,16 @@ def setting_options(
     swept: Collection[str] = (), without: Collection[str] = ()
 ) -> list[inspect.Parameter]:
     """The options of all settings: those of every run, and those of single tasks."""
-    kinds: dict[type, None] = {Settings: None}
-    kinds |= {recipe.task.Options: None for recipe in tasks.RECIPES.values()}
+    kinds: dict[type, str] = {Settings: ""}
+    for recipe in tasks.RECIPES.values():
+        kinds.setdefault(recipe.task.Options, recipe.task.name)
     found: dict[str, inspect.Parameter] = {}
-    for kind in kinds:
+    for kind, task_name in kinds.items():
         hints = get_type_hints(kind)
         for name, field in declared(kind).items():
             if name != "data" and name not in without:
-                found.setdefault(name, option(field, hints[name], swept=name in swept))
+                shown = option(field, hints[name], swept=name in swept, task_name=task_name)
+                found.setdefault(name, shown)
     return list(found.values())
 
 

@@ -152,7 +152,7 @@ def receive(
         process.join()
         raise UserError(
             f"the process that trained {cell.name} died (exit code {process.exitcode}): run the "
-            "same command again to go on with what is missing."
+            "same command again to train the runs that are missing."
         ) from None
     if isinstance(event, UserError):
         raise event

@@ -59,7 +59,7 @@ class Settings:
         expected="a finite number above 0",
     )
     shrink: str = setting(
-        "What pruning shortens: an epoch has fewer batches, or smaller ones",
+        "Let pruned epochs have fewer batches, or smaller ones",
         default="epoch",
         choices=SHRINK,
     )
@@ -79,7 +79,7 @@ class Settings:
         expected="0 < keep <= 1",
     )
     subset: str | None = setting(
-        "File of the indices to train on, as `infobatch select` writes it", default=None
+        "File with the indices to train on, as `infobatch select` writes it", default=None
     )
     amp: bool = setting("Compute in bfloat16 where it is safe", default=False)
     compile: bool = setting("Compile the network", default=False)

@@ -126,14 +126,12 @@ class Training:
 
     def steps(self) -> Iterator[Progress]:
         """Go on to the end. Between two steps the run may be saved, and left."""
-        done = 0.0
-        while done < 1:
+        while self._done(self.train_data.epoch, 0.0) < 1:
             epoch = self.train_data.epoch
             for fraction in self._train(epoch):
                 yield Progress(epoch, self._done(epoch, fraction))
             self._finish(epoch)
-            done = self._done(epoch, 1.0)
-            yield Progress(epoch, done, self.history[-1])
+            yield Progress(epoch, self._done(epoch, 1.0), self.history[-1])
 
     def _done(self, epoch: int, fraction: float) -> float:
         """The part of the run that is done with a fraction of an epoch, from 0 to 1."""

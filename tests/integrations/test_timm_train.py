@@ -19,7 +19,7 @@ from timm.utils import CheckpointSaver
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from infobatch import InfoBatch, mixing
+from infobatch import InfoBatch, OrderError, mixing
 from tests.integrations.test_examples import save_digits
 
 NUM_IMAGES, NUM_EPOCHS, BATCH, SIZE = 48, 6, 8, 32
@@ -190,6 +190,19 @@ def test_the_state_of_another_epoch_is_noticed(tmp_path: Path, images: Path) -> 
     (tmp_path / "infobatch-1.pth").unlink()
     with pytest.raises(FileNotFoundError, match="infobatch-1.pth"):
         train(Options(images, tmp_path, resume=checkpoint))
+
+
+def test_create_loader_on_the_wrapper_sets_the_transform_but_does_not_follow_the_plan(
+    tmp_path: Path, images: Path
+) -> None:
+    dataset: Any = create_dataset("", root=images, is_training=True)
+    train_data = InfoBatch(dataset, NUM_EPOCHS)
+    loader = loader_of(Options(images, tmp_path, prefetcher=False), train_data)
+    assert dataset.transform is not None
+    x, y = next(iter(loader))
+    assert x.shape == (BATCH, 3, SIZE, SIZE)
+    with pytest.raises(OrderError, match="batch_sampler=train_data.batches"):
+        train_data.update(torch.ones(len(y)))
 
 
 class InOrder:

@@ -192,7 +192,7 @@ def test_compare_varies_what_it_is_given() -> None:
 def test_rules() -> None:
     rows = json.loads(invoke("rules", "--json").stdout)
     assert [row["rule"] for row in rows] == list(library.rules.RULES)
-    result = CliRunner().invoke(app, ["rules"], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, ["rules"], env={"COLUMNS": "100", "TERM": "xterm"})
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 100
     for row in rows:
@@ -227,9 +227,9 @@ def test_the_demo_compares_and_leaves_other_runs_alone(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("a user's runs")
     result = infobatch("demo", "--seeds", 1, "--out", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
-    header, *rows, last = result.stdout.splitlines()[-6:]
-    assert "accuracy  samples saved  time saved  overhead  runs" in header
-    assert [row.split()[0] for row in rows] == ["full", "mean", "tiers", "random"]
+    _, header, *rows, last = result.stdout.splitlines()  # a busy machine adds a caution
+    assert " ".join(header.split()) == "rule accuracy samples saved time saved overhead runs"
+    assert [row.split()[0] for row in rows[:4]] == ["full", "mean", "tiers", "random"]
     runs = [json.loads(line) for line in (tmp_path / "demo.jsonl").read_text().splitlines()]
     assert sorted(run["rule"] for run in runs) == ["full", "mean", "random", "tiers"]
     assert all(run["accuracy"] > 0.97 for run in runs)

@@ -100,6 +100,7 @@ def test_smaller_batches_are_another_method() -> None:
     assert [row.as_dict()["shrink"] for row in rows] == ["epoch", "epoch", "batch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mean", "mean-unscaled", "random", "tiers", "full"])
 def test_every_table_says_the_same_of_a_rule(
     rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

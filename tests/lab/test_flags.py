@@ -41,5 +41,8 @@ def test_a_default_is_shown_where_there_is_one() -> None:
         "--epochs <int> Epochs [default: per data set]",
         "Fraction of the prunable samples to skip [default: per rule]",
         "--amp Compute in bfloat16 where it is safe --",
+        "--label-smoothing <float> Label smoothing (classification) [default: 0.0]",
+        "0 trains all weights (instruction tuning) [default: 8]",
     ):
         assert squeezed(text) in shown
+    assert "None" not in shown

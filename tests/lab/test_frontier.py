@@ -60,6 +60,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 SMALL = ("frontier", "--epochs", 2, "--lengths", "1,0.5", "--rules", "mean", "--seeds", 2)
 
 
+@pytest.mark.slow
 def test_a_killed_frontier_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     command = (*SMALL, "--tune-lr", "--out", tmp_path)
     trials, runs = tmp_path / "trials.jsonl", tmp_path / "runs.jsonl"
@@ -323,6 +324,7 @@ def a_file(folder: Path) -> Path:
     return save(folder / "runs.jsonl", *found)
 
 
+@pytest.mark.slow
 def test_the_page_and_the_tables_say_the_same(tmp_path: Path) -> None:
     a_file(tmp_path)
     page = write([tmp_path], tmp_path / "page").read_text()

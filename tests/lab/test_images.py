@@ -398,6 +398,7 @@ fetch(Source((sys.argv[1],), sys.argv[2]), Path(sys.argv[3]), lambda *what: None
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_download_is_not_taken_for_whole(
     tmp_path: Path, halting: tuple[type[Halting], Source], number: signal.Signals
@@ -415,6 +416,7 @@ def test_a_killed_download_is_not_taken_for_whole(
     assert target.read_bytes() == handler.content
 
 
+@pytest.mark.slow
 def test_two_processes_may_fetch_the_same_at_once(
     tmp_path: Path, halting: tuple[type[Halting], Source]
 ) -> None:

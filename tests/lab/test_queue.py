@@ -97,7 +97,7 @@ def test_a_queue_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         process.wait()
     shown = infobatch("queue")
     assert "of 4 runs finished" in shown.stdout or "of 5 runs finished" in shown.stdout
-    assert "Nobody works on it: `infobatch queue run` goes on." in shown.stdout
+    assert "No process is training them: `infobatch queue run` continues." in shown.stdout
     finished = infobatch("queue", "run", "--json")
     assert finished.returncode == 0, finished.stderr
     rows = json.loads(finished.stdout)
@@ -142,4 +142,4 @@ def test_a_paused_queue_can_be_stopped(tmp_path: Path, monkeypatch: pytest.Monke
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate()
     assert process.returncode == 130, errors
-    assert "stopped with 0 of 4 runs finished; the same command goes on." in errors
+    assert "stopped with 0 of 4 runs finished; repeat the command to continue." in errors

@@ -164,7 +164,7 @@ def test_jobs_that_are_stopped_go_on(
         _, errors = process.communicate()
     assert process.returncode == (130 if number == signal.SIGINT else -9), errors
     if number == signal.SIGINT:
-        assert "the same command goes on" in errors
+        assert "repeat the command to continue" in errors
         assert "Traceback" not in errors
     before = lines_of(tmp_path)
     assert len(before) < 4

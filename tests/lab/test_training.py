@@ -64,8 +64,8 @@ def test_the_line_of_a_run_has_all_of_its_keys(task: Classification, tmp_path: P
     run = json.loads(json.dumps(finished(small(), task, tmp_path)))
     assert list(run)[:22] == [
         "format", "task", "data", "rule", "seed", "model", "optimizer", "schedule", "prune_ratio",
-        "delta", "epochs", "batch_size", "lr", "shrink", "budget", "select", "keep", "subset", "amp",
-        "compile", "options", "match_forwards",
+        "delta", "epochs", "batch_size", "lr", "shrink", "budget", "select", "keep", "subset",
+        "amp", "compile", "options", "match_forwards",
     ]  # fmt: skip
     assert run["options"] == {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0}
     assert (run["task"], run["shrink"], run["metric"]["name"]) == (
@@ -209,6 +209,19 @@ def test_a_stopped_run_goes_on_bit_by_bit(
     assert checkpoint.path.exists()  # until the line is written
     checkpoint.delete()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("budget", [None, 0.6])
+def test_a_run_that_was_stopped_after_its_last_step_trains_no_more(
+    budget: float | None, task: Classification, tmp_path: Path
+) -> None:
+    chosen = small(epochs=2, budget=budget)
+    training = task.training(chosen)
+    assert list(training.steps())[-1].fraction == 1
+    resumed = task.training(chosen)
+    resumed.load_state_dict(training.state_dict())
+    assert not list(resumed.steps())
+    assert resumed.result()["history"] == training.result()["history"]
 
 
 def test_random_numbers_of_the_network_are_resumed_too(
@@ -368,7 +381,7 @@ def test_ctrl_c_under_torchrun_leaves_a_checkpoint_to_go_on_with(
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate()
     assert process.returncode != 0
-    assert errors.count("the same command with --resume goes on") == 1
+    assert errors.count("add --resume to the command to continue") == 1
     assert str(Path(infobatch.__file__).parent) not in errors  # a traceback, but torchrun's own
     assert not (tmp_path / "runs.jsonl").exists()
     resumed = infobatch_command(*TOGETHER, tmp_path, "--resume", command=TORCHRUN)

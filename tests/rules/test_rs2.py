@@ -25,6 +25,7 @@ def chunks(num_samples: int, prune_ratio: float, num_epochs: int, seed: int) -> 
     return walked[1:]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.floats(0, 0.99), st.integers(0, 1000))
 def test_none_is_trained_twice_before_all_were_trained(
     num_samples: int, prune_ratio: float, seed: int
@@ -37,6 +38,7 @@ def test_none_is_trained_twice_before_all_were_trained(
         assert max(times.values()) - min(times.values()) <= 1
 
 
+@pytest.mark.slow
 def test_each_chunk_is_a_random_part_of_what_is_left() -> None:
     """Four samples in chunks of two: any first half, all equally often, and then the other half."""
     first: Counter[tuple[int, ...]] = Counter()

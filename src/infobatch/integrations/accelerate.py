@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 
 class PreparedLoader(Iterable[Any]):
-    """The batches of a prepared loader, without their indices: `update(losses)` knows the samples.
+    """Wraps what `accelerator.prepare()` returns, so that `update(losses)` knows the samples.
 
     >>> import infobatch, torch
     >>> train_data = InfoBatch(torch.zeros(100, 2), num_epochs=10)
@@ -42,8 +42,8 @@ class PreparedLoader(Iterable[Any]):
             )
         if getattr(prepared, "use_stateful_dataloader", False):
             raise ValueError(
-                "use_stateful_dataloader is True, and such a loader skips after a resume what the "
-                "pruner has left out already: leave it at False, the pruner knows where to go on."
+                "use_stateful_dataloader is True, and after a resume such a loader skips samples "
+                "that the pruner has left out already: leave it at False."
             )
         self._prepared = prepared
         self._data = train_data

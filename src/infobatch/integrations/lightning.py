@@ -37,9 +37,10 @@ FULL = 1.0
 
 
 class InfoBatchCallback(Callback):
-    """Give it to the Trainer, and `batch_sampler=train_data.batches(128)` to the training loader.
+    """Makes Lightning's Trainer work with pruned epochs, whose lengths differ.
 
-    In `training_step` return `train_data.update(losses)`.
+    Give it to the Trainer, give `batch_sampler=train_data.batches(128)` to the training loader, and
+    return `train_data.update(losses)` from `training_step`.
 
     >>> train_data = InfoBatch([0.0, 1.0], num_epochs=10)
     >>> InfoBatchCallback(train_data).train_data.epoch

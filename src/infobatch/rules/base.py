@@ -18,17 +18,17 @@ from torch import Tensor
 from infobatch.groups import Groups, Selection
 
 Memory = dict[str, Tensor]
-"""What a rule remembers beyond the last loss; plain tensors, saved with the rest.
+"""What a rule remembers beyond the last losses: tensors by name, saved in checkpoints.
 
-Names, dtypes and shapes are those of `Rule.init` for as long as a run lasts, so that a checkpoint
-always has the same form.
+Names, dtypes and shapes are those of `Rule.init` throughout a run, so that all checkpoints have the
+same form.
 """
 
 
 class Rule(ABC):
-    """Puts every sample into a group. Subclasses are frozen dataclasses of their settings.
+    """Decides which samples an epoch may skip. Subclasses are frozen dataclasses of their settings.
 
-    Scores are finite or NaN; a sample whose score is NaN must always be kept.
+    Scores are finite or NaN. A sample whose score is NaN must always be kept.
     """
 
     @property
@@ -38,28 +38,27 @@ class Rule(ABC):
 
     @property
     def max_groups(self) -> int | None:
-        """The most groups the rule makes; None if it gives a probability per sample.
+        """The largest number of groups the rule makes; None if it gives a probability per sample.
 
-        `Every` reserves the memory for a held selection by it. A rule with more than 256 groups
-        must say so here.
+        `Every` reserves memory by it. A rule with more than 256 groups must override this.
         """
         return 256
 
     def init(self, num_samples: int) -> Memory:
-        """The memory before training, in the layout that it keeps: `UCB().init(50_000)`."""
+        """The memory before training, which fixes its layout: `UCB().init(50_000)`."""
         return {}
 
     @abstractmethod
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
-        """The groups of this epoch. Pure: asked twice, it answers the same."""
+        """The groups of this epoch. It must change nothing: a second call returns the same."""
 
     def remember(
         self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
     ) -> Memory:
         """The memory after an epoch in which `indices` were trained with `losses`.
 
-        `scores` are still those the epoch was planned with. `indices` come in the order in which
-        they were trained. The memory returned is a new one, in the layout of `init`.
+        `scores` are still those that the epoch was planned with. `indices` are in the order in
+        which they were trained. Return a new memory in the layout of `init`.
         """
         return memory
 

@@ -25,7 +25,7 @@ def _contains(rule: Rule, kinds: tuple[type[Rule], ...]) -> bool:
 
 @dataclass(frozen=True)
 class Until(Rule):
-    """The rule while `epoch < until`, then every sample. With delta * C this is Eq. 10's annealing.
+    """Prunes by a rule while `epoch < until`, then trains every sample (Eq. 10: delta * C).
 
     >>> from infobatch.rules import Mean
     >>> Until(Mean(), 78.75).unbiased
@@ -59,10 +59,10 @@ class Until(Rule):
 
 @dataclass(frozen=True)
 class Every(Rule):
-    """Decides every `period` epochs and holds the selection in between, shuffled anew each epoch.
+    """Keeps the same selection of samples for `period` epochs, in a new order in each.
 
-    A decision that prunes nothing is not held: there is no selection yet. Each epoch's expected
-    weights are those of the rule; the draws of one period are the same, not independent.
+    A selection that prunes nothing is not kept. Each epoch's expected weights are those of the
+    rule, but the epochs of one period share a draw and are not independent.
 
     >>> from infobatch.rules import Mean
     >>> Every(Mean(), 10).unbiased
@@ -70,7 +70,7 @@ class Every(Rule):
     """
 
     rule: Rule
-    """The rule whose selection is held."""
+    """The rule that makes the selection."""
     period: int
 
     def __post_init__(self) -> None:
@@ -159,9 +159,10 @@ def _without(memory: Memory, own: str) -> Memory:
 
 @dataclass(frozen=True)
 class Revisit(Rule):
-    """The rule, but no sample is skipped more than `period` epochs in a row.
+    """Prunes by a rule, but skips no sample for more than `period` epochs in a row.
 
-    For rules that skip a sample for good once it is skipped, since its score then never changes.
+    Use it for rules that would skip a sample for ever, because the score of a skipped sample does
+    not change.
 
     >>> from infobatch.rules import Kakurenbo
     >>> Revisit(Kakurenbo(), 5).unbiased
@@ -169,7 +170,7 @@ class Revisit(Rule):
     """
 
     rule: Rule
-    """The rule that decides otherwise."""
+    """The rule that decides, until a sample was skipped for `period` epochs."""
     period: int
 
     def __post_init__(self) -> None:
@@ -215,10 +216,10 @@ class Revisit(Rule):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PerClass(Rule):
-    """The rule inside each class by itself: thresholds and counts are those of the class.
+    """Applies a rule inside each class, with thresholds and counts of the class.
 
-    Where the rule gives a probability per sample, the number kept is within one of their sum for
-    the data set as a whole, not for each class.
+    If the rule gives a probability per sample, the number kept is within one of their sum for the
+    data set as a whole, not for each class.
 
     >>> from infobatch.rules import Mean
     >>> PerClass(Mean(), labels=[0, 0, 1, 1, 1]).unbiased

@@ -36,7 +36,7 @@ STAGES = ((0.8, 0.4), (0.6, 0.6), (0.3, 0.8))
 
 @dataclass(frozen=True)
 class Kakurenbo(Rule):
-    """Skips the samples with the lowest losses, where they are confidently right. Biased.
+    """Skips the samples with the lowest losses, if their prediction is confidently right. Biased.
 
     >>> Kakurenbo(0.3, num_epochs=100).learning_rate_factor(epoch=0)
     1.4285714285714286
@@ -47,7 +47,7 @@ class Kakurenbo(Rule):
     confidence: float = 0.7
     """Only samples that are predicted right with this probability are hidden."""
     num_epochs: int = 200
-    """The length of training, over which less and less is hidden."""
+    """The length of training. Later epochs hide less."""
 
     def __post_init__(self) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
@@ -69,10 +69,10 @@ class Kakurenbo(Rule):
         return self.prune_ratio * factor
 
     def learning_rate_factor(self, epoch: int) -> float:
-        """The factor of the learning rate, which makes up for fewer steps.
+        """The factor for the learning rate that makes up for fewer steps.
 
-        `lr = base_lr * rule.learning_rate_factor(train_data.epoch)`. The library leaves the
-        learning rate alone, so this is for the training loop to do.
+        The library does not change the learning rate, so do it in your training loop:
+        `lr = base_lr * rule.learning_rate_factor(train_data.epoch)`.
         """
         return 1 / (1 - self.hidden_fraction(epoch))
 

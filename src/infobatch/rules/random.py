@@ -19,7 +19,7 @@ from infobatch.rules.base import Memory, Rule, known
 
 @dataclass(frozen=True)
 class Random(Rule):
-    """Skips the fraction `prune_ratio` of all samples seen so far. Biased unless `rescale`.
+    """Skips the fraction `prune_ratio` of all samples at random. Biased, unless `rescale=True`.
 
     >>> Random(0.3).unbiased
     False

@@ -55,7 +55,7 @@ def share_out(total: float, weights: Floats, most: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class RCAP(Rule):
-    """Skips the fraction `prune_ratio`, less of hard classes and of hard samples in each. Biased.
+    """Skips the fraction `prune_ratio`, fewer of hard classes and of hard samples. Biased.
 
     >>> RCAP(0.5, labels=[0, 0, 1]).classes
     2 classes, checksum 6f6bcabe

@@ -31,7 +31,7 @@ KEPT, LEFT, USED = 0, 1, 2
 
 @dataclass(frozen=True)
 class RS2(Rule):
-    """Trains a fraction 1 - `prune_ratio` per epoch, none twice before all were trained. Biased.
+    """Trains 1 - `prune_ratio` of all samples, none twice before all were trained. Biased.
 
     >>> RS2(0.9).unbiased
     False

@@ -56,7 +56,7 @@ def cluster_borders(values: NDArray[np.float32], num_clusters: int) -> NDArray[n
 
 @dataclass(frozen=True)
 class SeTa(Rule):
-    """Skips a fraction `prune_ratio` of all, and the groups of loss outside a window. Biased.
+    """Skips `prune_ratio` of all samples, and those whose loss is outside a window. Biased.
 
     >>> SeTa(0.1).unbiased
     False
@@ -68,7 +68,7 @@ class SeTa(Rule):
     window: float = 0.9
     """The paper's alpha: the part of the groups that an epoch trains."""
     random_from: float | None = None
-    """The epoch from which on only the random part is skipped; None for never."""
+    """From this epoch on, only the random part is skipped; None for never."""
 
     def __post_init__(self) -> None:
         check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)

@@ -25,7 +25,7 @@ from infobatch.rules.windows import Windows
 
 @dataclass(frozen=True)
 class NamedRule:
-    """A row of the table; called, it makes the rule.
+    """A row of the table of rules. Call it to make the rule.
 
     >>> RULES["mean"]()
     Mean(prune_ratio=0.5, rescale=True)
@@ -34,19 +34,19 @@ class NamedRule:
     """
 
     name: str
-    """What `rule=` and the command line call it."""
+    """The name that `rule=` and the command line take."""
     make: Callable[..., Rule]
-    """Makes the rule, from a prune ratio where `default_ratio` is one."""
+    """Makes the rule. It takes a prune ratio if `default_ratio` is not None."""
     skips: str
     """What an epoch skips, in 70 characters at most; r is the prune ratio."""
     paper: str
     """Where it was published."""
     cost: str
-    """Of planning an epoch."""
+    """The cost of planning an epoch."""
     unbiased: bool
     """Whether the weights make up for what is skipped; see `Rule.unbiased`."""
     default_ratio: float | None = None
-    """The ratio where none is given; None if the rule takes none."""
+    """The prune ratio by default; None if the rule takes none."""
 
     def __call__(self, prune_ratio: float | None = None) -> Rule:
         if prune_ratio is None:
@@ -213,7 +213,7 @@ RULES: dict[str, NamedRule] = {row.name: row for row in _ROWS}
 
 
 def resolve(rule: Rule | str | None, prune_ratio: float | None) -> Rule:
-    """The rule meant by `rule=` and `prune_ratio=`: `resolve("mean", 0.3) == Mean(0.3)`."""
+    """The rule that `rule=` and `prune_ratio=` name: `resolve("mean", 0.3) == Mean(0.3)`."""
     if isinstance(rule, Rule):
         if prune_ratio is not None:
             raise ValueError(

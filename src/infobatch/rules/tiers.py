@@ -19,7 +19,7 @@ from infobatch.rules.base import Memory, Rule, everything, num_known
 
 @dataclass(frozen=True)
 class Tiers(Rule):
-    """Skips the fraction r of the scores between one quantile and the next, for each (quantile, r).
+    """Skips another fraction of the samples in each range of quantiles of the scores.
 
     Biased with `rescale=False`.
 
@@ -28,7 +28,7 @@ class Tiers(Rule):
     """
 
     tiers: tuple[tuple[float, float], ...] = ((0.20, 0.75), (0.85, 0.50))
-    """Pairs (quantile, r): r is skipped of the scores from the quantile before to this one."""
+    """Pairs (quantile, r): from the quantile before to this one, the fraction r is skipped."""
     rescale: bool = True
     """Whether kept samples weigh more, to make up for what is skipped."""
 

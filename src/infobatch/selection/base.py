@@ -14,15 +14,15 @@ from infobatch.selection.statistics import Statistics, check_finite
 
 
 class Chosen(NamedTuple):
-    """Chosen samples, in the order in which they were chosen, and their weights if there are any.
+    """The chosen samples in the order in which they were chosen, and their weights.
 
-    Per class, one class comes after the other.
+    If samples were chosen per class, one class comes after the other.
     """
 
     indices: Tensor
     """The chosen samples, as positions in the data set."""
     weights: Tensor | None = None
-    """One per chosen sample; None where the method has no weights."""
+    """One per chosen sample; None if the method has no weights."""
 
 
 Choose = Callable[[Statistics, int, Generator], Chosen]
@@ -33,17 +33,17 @@ Prepare = Callable[[Statistics], Statistics]
 class Method:
     """A way to choose `budget` samples: `METHODS["herding"](statistics, 100, labels, rng)`.
 
-    `choose` sees the samples it may choose from: all of them, or those of a class. Where it needs
-    something computed over all samples first, `prepare` adds it to the statistics.
+    `choose` gets the statistics of the samples to choose from: all of them, or those of one class.
+    If it needs a number that is computed over all samples, `prepare` adds it to the statistics.
     """
 
     name: str
-    """What `select` calls it."""
+    """The name that `select` takes."""
     choose: Choose
     paper: str
     """Where it was published."""
     needs: tuple[str, ...]
-    """The fields of `Statistics` that it looks at."""
+    """The fields of `Statistics` that it reads."""
     cost: str
     """For n samples, k of them chosen, d features, c classes."""
     keeps: str
@@ -57,7 +57,7 @@ class Method:
         labels: Tensor | Sequence[int] | None = None,
         rng: Generator | None = None,
     ) -> Chosen:
-        """Choose `budget` samples; with `labels`, of each class its part."""
+        """Choose `budget` samples; with `labels`, the same fraction of each class."""
         budget = check_whole("budget", budget, at_least=1)
         num_samples = len(statistics)
         if budget > num_samples:

@@ -49,11 +49,12 @@ def collect(
     progress: Progress | None = show,
     path: str | Path | None = None,
 ) -> Statistics:
-    """Gather what `methods` look at, in one pass: `collect(model, dataset, ["herding", "craig"])`.
+    """Collect what `methods` need, in one pass: `collect(model, dataset, ["herding", "craig"])`.
 
-    The data set gives pairs (x, label), and `model(x)` gives logits. Features are what goes into
-    `last_layer`, by default the model's last `nn.Linear`. The model is in evaluation mode for the
-    pass and is left as it was. With a `path` (.npz or .parquet) the statistics are saved there.
+    The items of the data set are pairs (x, label), and `model(x)` returns logits. The features are
+    the inputs of `last_layer`, by default the model's last `nn.Linear`. The model is in evaluation
+    mode during the pass. With a `path` (.npz or .parquet) the statistics are saved there, and an
+    interrupted pass continues.
     """
     needs = {need for method in names(methods) for need in METHODS[method].needs} | {"labels"}
     if missing := needs - OF_ONE_PASS:
@@ -87,10 +88,10 @@ def collect_runs(
     progress: Progress | None = show,
     path: str | Path | None = None,
 ) -> Statistics:
-    """Average EL2N or GraNd over runs, where `train(run)` gives a model that was trained briefly.
+    """Average EL2N or GraNd over several models, which `train(run)` returns after a short training.
 
     The paper trains 10 models for 10 to 20 epochs each. With a `path`, each finished run is saved,
-    and the same call goes on with the next.
+    and the same call continues with the next one.
     """
     num_runs = check_whole("num_runs", num_runs, at_least=1)
     averaged = {need for method in names(methods) for need in METHODS[method].needs}

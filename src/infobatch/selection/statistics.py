@@ -1,4 +1,4 @@
-"""What is known of the samples, one row each: the only thing a method looks at."""
+"""What is known about the samples, one row each. A method reads nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = {**WHOLE, **FLOATS}
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Statistics of a data set; give those you have, as tensors or arrays.
+    """Statistics of a data set. Pass those you have, as tensors or arrays.
 
     >>> statistics = Statistics(features=torch.eye(3), labels=[0, 1, 1])
     >>> len(statistics), statistics.take(torch.tensor([2])).labels
@@ -38,7 +38,7 @@ class Statistics:
     """
 
     num_samples: int | None = None
-    """Needed only where no other field is given."""
+    """The size of the data set; needed only if no other field is given."""
     labels: Tensor | None = None
     """The class of each sample."""
     probabilities: Tensor | None = None
@@ -46,17 +46,17 @@ class Statistics:
     features: Tensor | None = None
     """Input of the model's last linear layer."""
     correct: Tensor | None = None
-    """At each visit: 1 right, 0 wrong, -1 after a sample's last visit."""
+    """At each visit of a sample: 1 right, 0 wrong; -1 after its last visit."""
     changes: Tensor | None = None
     """From each visit to the next: sum over classes of abs(p' log(p' / p)); NaN after the last."""
     grand: Tensor | None = None
-    """Norm of the gradient of each sample's loss by all parameters, averaged over runs."""
+    """Norm of the gradient of a sample's loss with respect to all parameters, averaged."""
     el2n: Tensor | None = None
-    """Norm of (probabilities - one-hot label), averaged over runs."""
+    """Norm of (probabilities - one-hot label), averaged over models."""
     perturbation: Tensor | None = None
     """Norm of the smallest change of the input found to flip the prediction."""
     scores: Tensor | None = None
-    """How much each sample is worth, for methods that keep the highest."""
+    """A score per sample, for methods that keep the highest."""
     validation: Statistics | None = None
     """Statistics of a validation set under the same model."""
 
@@ -86,7 +86,7 @@ class Statistics:
         return self.num_samples
 
     def __or__(self, other: Statistics) -> Statistics:
-        """Both together; where both have a field, that of `other`."""
+        """The fields of both; if both have a field, that of `other`."""
         if len(other) != len(self):
             raise ValueError(
                 f"statistics of {len(self)} and of {len(other)} samples cannot be put together: "
@@ -96,12 +96,12 @@ class Statistics:
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def take(self, indices: Tensor) -> Statistics:
-        """The statistics of these samples alone; the validation set stays whole."""
+        """The statistics of these samples only; the validation set stays whole."""
         rows = {name: value[indices] for name, value in self._rows().items()}
         return Statistics(len(indices), **rows, validation=self.validation)
 
     def require(self, name: str) -> Tensor:
-        """A field that must be there: `statistics.require("features")`."""
+        """A field, or an error if it is None: `statistics.require("features")`."""
         value = getattr(self, name)
         if value is None:
             raise ValueError(f"statistics.{name} is None, expected it: {HOW_TO_GET[name]}.")
@@ -109,7 +109,7 @@ class Statistics:
         return value
 
     def errors(self) -> Tensor:
-        """Softmax less the one-hot label: the gradient of cross entropy by the logits."""
+        """Softmax minus one-hot label: the gradient of the cross entropy for the logits."""
         labels, errors = self.require("labels"), self.require("probabilities").clone()
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < errors.shape[1]:
             raise ValueError(

@@ -19,7 +19,7 @@ Item = TypeVar("Item", covariant=True)
 
 
 class Subset(data.Subset[Item]):
-    """Torch's `Subset` of the chosen samples, with their `weights` where the method has some."""
+    """Torch's `Subset` of the chosen samples, with their `weights` if the method has any."""
 
     indices: list[int]
     """The chosen samples, as positions in the data set."""
@@ -39,10 +39,10 @@ def select(
     per_class: bool = True,
     seed: int = 0,
 ) -> Subset[Item]:
-    """Choose the fraction `keep` of a data set by a method of the table.
+    """Choose the fraction `keep` of a data set by a method of `METHODS`.
 
-    Per class, each class keeps this fraction of its samples; the classes are those of
-    `statistics.labels`, or else of `dataset.targets`.
+    With `per_class`, each class keeps this fraction of its samples. The classes are read from
+    `statistics.labels`, or else from `dataset.targets`.
 
     >>> subset = select(range(100), "random", 0.3, per_class=False)
     >>> len(subset), subset.weights

@@ -17,10 +17,10 @@ EPSILON = 1e-8
 
 
 class Visits:
-    """Records each visit of each sample, in any training loop, for `forgetting` and `tdds`.
+    """Records the predictions of a training loop, for the methods `forgetting` and `tdds`.
 
-    Rows belong to visits, not to epochs: a sample that an epoch skips has one fewer. `tdds` needs
-    the last probabilities of each sample, so its memory is only taken if it is asked for.
+    A visit is one training of a sample, so a sample that an epoch skips has one visit fewer. `tdds`
+    needs the last probabilities of each sample; name it only if you use it, to save this memory.
 
     >>> visits = Visits(2)
     >>> visits.record([1, 0], torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
@@ -44,7 +44,7 @@ class Visits:
         self._last: Tensor | None = None
 
     def record(self, indices: Tensor | Sequence[int], logits: Tensor, labels: Tensor) -> None:
-        """Note one batch: whose outputs these are, the outputs, and the classes."""
+        """Record one batch: the indices of its samples, the model's logits, and the labels."""
         indices, labels = torch.as_tensor(indices).cpu(), torch.as_tensor(labels).cpu()
         logits = logits.detach().cpu().float()
         if logits.dim() != 2 or not len(indices) == len(labels) == len(logits):
@@ -84,7 +84,7 @@ class Visits:
         return Statistics(self.num_samples, **found)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on in another process; plain tensors."""
+        """Everything that is needed to continue, as plain tensors."""
         return {
             "num_visits": self._num_visits.clone(),
             "correct": _stack(self._correct, self.num_samples, torch.int8),
@@ -93,7 +93,7 @@ class Visits:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict()` was taken."""
+        """Continue where `state_dict()` was taken."""
         if len(state["num_visits"]) != self.num_samples:
             raise StateError(
                 f"state has visits of {len(state['num_visits'])} samples, expected "

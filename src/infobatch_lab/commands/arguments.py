@@ -16,7 +16,7 @@ DataDir = Annotated[
     typer.Option(help="Folder of the data sets' files [default: a cache directory]"),
 ]
 CheckpointEvery = Annotated[
-    int, typer.Option(min=0, help="Epochs between checkpoints; 0: only when stopped by Ctrl-C")
+    int, typer.Option(min=0, help="Epochs between checkpoints; 0: only after Ctrl-C")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a script")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for runs.jsonl and checkpoints")]

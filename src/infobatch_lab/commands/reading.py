@@ -36,27 +36,27 @@ class QueueAction(str, Enum):
     epilog=examples(
         "infobatch queue",
         "infobatch queue --out results/camvid --json",
-        "infobatch queue pause          # `infobatch queue resume` lets it go on",
-        "infobatch queue run            # after a kill: what is left, without the command",
+        "infobatch queue pause          # `infobatch queue resume` continues",
+        "infobatch queue run            # after a kill: train the runs that are left",
     )
 )
 def queue(
     action: Annotated[
         QueueAction,
-        typer.Argument(help="Show the runs, pause them, resume them, or run what is left"),
+        typer.Argument(help="Show the runs, pause them, resume them, or train those that are left"),
     ] = QueueAction.show,
     out_folder: Out = Path("runs"),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show, pause or go on with the runs of a comparison.
+    """Show, pause or continue the runs of a comparison.
 
-    Shows what is left and how long it will take.
+    It shows which runs are left and how long they will take.
     """
     file = QueueFile(out_folder / RUNS)
     if action is QueueAction.pause:
         file.pause()
-        tell(f"the runs of {out_folder} wait; `infobatch queue resume` lets them go on.")
+        tell(f"the runs in {out_folder} are paused; `infobatch queue resume` continues them.")
     elif action is QueueAction.resume:
         file.resume()
     elif action is QueueAction.run:
@@ -93,9 +93,9 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a page with tables and figures of finished runs.
+    """Write an HTML page with tables and figures of finished runs.
 
-    Prints its path.
+    It prints the path of the page.
     """
     try:
         check_margin(margin)
@@ -127,7 +127,7 @@ def report(
     ),
 )
 def rules_command(as_json: Json = False) -> None:
-    """List the rules: what each one skips, and if it is biased."""
+    """List the rules: what each one skips, and whether it is biased."""
     rows = list(infobatch.rules.RULES.values())
     if as_json:
         facts = ("unbiased", "default_ratio", "skips", "paper", "cost")
@@ -140,7 +140,7 @@ def rules_command(as_json: Json = False) -> None:
         ratio = "" if row.default_ratio is None else f"{row.default_ratio:g}"
         table.add_row(row.name, "no" if row.unbiased else "yes", ratio, row.skips)
     out.print(table)
-    out.print("The expected gradient of a rule that is not biased is that of full training.")
+    out.print("With a rule that is not biased, the expected gradient is that of full training.")
     out.print("r is the default of --prune-ratio. Papers and costs: infobatch rules --json")
 
 

@@ -39,14 +39,14 @@ def select(
     data: Data = "digits",
     data_dir: DataDir = None,
     out_file: Annotated[
-        Path, typer.Option("--out", help="File for the indices, which ends in .npy")
+        Path, typer.Option("--out", help="File for the indices, ending in .npy")
     ] = Path("subset.npy"),
     statistics: Annotated[
-        Path, typer.Option(help="Folder of statistics, which methods share")
+        Path, typer.Option(help="Folder for statistics, which all methods use")
     ] = Path("runs") / STATISTICS,
     as_json: Json = False,
 ) -> None:
-    """Choose a part of a data set once, and write its indices."""
+    """Choose a subset of a data set before training, and write its indices."""
     if out_file.suffix != ".npy":
         raise UserError(f"out is {out_file}, expected a name that ends in .npy.")
     cell = settings(data, select=method, keep=keep, **given)
@@ -58,7 +58,7 @@ def select(
                 cell, task, statistics, stop=stop, report=lambda progress: listen(cell, progress)
             )
         except StopError:
-            stop_here("stopped; the same command goes on.")
+            stop_here("stopped; repeat the command to continue.")
     facts = {"method": method, "keep": keep, "seed": cell.seed, "model": cell.model}
     save(out_file, choice, facts)
     seconds = (choice.collecting_seconds or 0.0), (choice.selecting_seconds or 0.0)

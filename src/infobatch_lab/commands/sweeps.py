@@ -55,7 +55,7 @@ def run_cells(
         return pending.finished
     queue_file = QueueFile(file)
     if queue_file.is_paused:
-        tell("the queue is paused; `infobatch queue resume` lets it go on.")
+        tell("the queue is paused; `infobatch queue resume` continues it.")
     folder = data_dir or default_folder()
     config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
     state = QueueState(
@@ -85,7 +85,8 @@ def run_cells(
     num_done, num_wanted = len(pending.finished), len(pending.wanted)
     if num_done < num_wanted:
         stop_here(
-            f"stopped with {num_done} of {num_wanted} runs finished; the same command goes on."
+            f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
+            "continue."
         )
     queue_file.delete()
     return pending.finished

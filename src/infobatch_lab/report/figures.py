@@ -51,7 +51,7 @@ KINDS = (
     Kind(
         "{metric}-by-samples",
         "{Metric} against samples trained",
-        "Where each method ends: its {metric} after the last epoch, and the samples it trained "
+        "The {metric} of each method after the last epoch, and the number of samples it trained "
         "for that. Bars are one standard deviation over the seeds; small "
         "hollow marks are other values of r and δ; the band is the margin of full training.",
         "It needs runs of at least two methods.",
@@ -60,7 +60,7 @@ KINDS = (
     Kind(
         "progress",
         "{Metric} during training",
-        "{Metric} as training goes on, by samples trained so far; means over the seeds. The first "
+        "{Metric} during training, by samples trained so far; means over the seeds. The first "
         "epochs may be outside the picture.",
         "It needs runs with a history of their epochs.",
         lambda comparison, theme, _: progress(comparison, theme),
@@ -85,16 +85,16 @@ KINDS = (
     Kind(
         "prune-ratio",
         "How much to prune: r",
-        "{Metric} by the part of the prunable samples that is skipped (Fig. 3a of the paper). Bars "
-        "are one standard deviation over the seeds.",
+        "{Metric} by the fraction of the prunable samples that is skipped (Fig. 3a of the "
+        "paper). Bars are one standard deviation over the seeds.",
         "It needs runs of one rule with several values of r and one of δ.",
         lambda comparison, theme, margin: variation(comparison, theme, margin, of_delta=False),
     ),
     Kind(
         "delta",
         "When to stop pruning: δ",
-        "{Metric} by the part of the epochs after which everything is trained (Fig. 3b of the "
-        "paper). Bars are one standard deviation over the seeds.",
+        "{Metric} by the fraction of the epochs after which every sample is trained (Fig. 3b of "
+        "the paper). Bars are one standard deviation over the seeds.",
         "It needs runs of one rule with several values of δ and one of r.",
         lambda comparison, theme, margin: variation(comparison, theme, margin, of_delta=True),
     ),

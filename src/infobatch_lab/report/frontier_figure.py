@@ -22,11 +22,12 @@ from infobatch_lab.report.labels import label_points
 from infobatch_lab.styles import STYLES, style_of
 
 SHOWS = (
-    "Full training at several lengths makes the line: the better of the usual batch and of one "
-    "that keeps the number of steps; the other one is hollow. A method above the line is better "
-    "than training less; its mark is hollow where it makes batches smaller, and filled where it "
-    "makes fewer of them. Bars are 95 % intervals of the difference to the line: one that does not "
-    "reach the line is a verdict. The band is the margin of full training."
+    "The line is full training at several lengths, each with the better of two batch sizes: the "
+    "usual one, and a smaller one that keeps the number of steps. The other size is a hollow mark. "
+    "A method above the line is better than training less. Its mark is filled for epochs with "
+    "fewer batches, and hollow for epochs with smaller ones. Bars are 95 % intervals of the "
+    "difference to the line: if a bar does not reach the line, the verdict is clear. The "
+    "band is the margin of full training."
 )
 
 

@@ -12,11 +12,11 @@ from infobatch_lab.styles import STYLES
 MARKS = tuple(STYLES[name] for name in ("mean", "random", "tiers", "ucb", "epsilon-greedy"))
 """How shares look, the smallest first."""
 
-TITLE = "Chosen once, or anew in every epoch"
+TITLE = "Chosen once, or in every epoch"
 SHOWS = (
-    "The difference to full training of methods that choose their samples once, above, and of "
-    "rules that choose anew in every epoch, below, where they save about as much; the best first. "
-    "Each mark is one pruned share. Bars are 95 % intervals over the seeds; the band is the margin."
+    "The difference to full training. Above are methods that choose their samples once, below are "
+    "rules that choose in every epoch and save about as much; the best first. Each mark is one "
+    "pruned fraction. Bars are 95 % intervals over the seeds; the band is the margin."
 )
 
 

@@ -251,13 +251,13 @@ class DiffusionOptions:
     """How samples are made for the metric."""
 
     num_sampled: int = setting(
-        "Images that are made to be compared",
+        "Images to generate for the metric",
         default=1000,
         valid=lambda value: value >= 2,
         expected="a whole number of at least 2",
     )
     sampling_steps: int = setting(
-        "Steps to make an image",
+        "Steps to generate an image",
         default=50,
         valid=lambda value: 2 <= value <= STEPS,
         expected=f"a whole number from 2 to {STEPS}",

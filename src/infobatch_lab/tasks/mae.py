@@ -172,7 +172,7 @@ class MaeOptions:
         expected="0 < mask_ratio < 1",
     )
     finetune_epochs: int = setting(
-        "Epochs of fine-tuning on labels after a run; 0 leaves it out",
+        "Epochs of fine-tuning with labels after a run; 0: none",
         default=3,
         valid=lambda value: value >= 0,
         expected="a whole number of at least 0",

@@ -1,4 +1,4 @@
-"""The order of an epoch, for the Trainer's loader: sample by sample, or in lighter batches."""
+"""The order of an epoch, for the Trainer's loader: sample by sample, or in smaller batches."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class PrunedLoop(transformers.Trainer):
     delta: float = 0.875
     rule: Rule | str | None = None
     shrink: Literal["epoch", "batch"] = "epoch"
-    """"epoch": pruned epochs have fewer steps. "batch": they have as many, of lighter batches."""
+    """"epoch": pruned epochs have fewer steps. "batch": as many steps, with smaller batches."""
 
     train_dataset: Any
     data_collator: Any
@@ -34,7 +34,7 @@ class PrunedLoop(transformers.Trainer):
 
     @property
     def pruner(self) -> Pruner:
-        """What the current run prunes: its `savings`, `scores` and `plan`."""
+        """The pruner of the current run, with its `savings`, `scores` and `plan`."""
         if self._pruner is None:
             check_settings(self)
             args, budget = self.args, {}
@@ -66,17 +66,17 @@ class PrunedLoop(transformers.Trainer):
             loader = super().get_train_dataloader()
         finally:
             self.train_dataset, self.data_collator = dataset, collate
-        return loader if self.shrink == "epoch" else self._with_lighter_batches(loader)
+        return loader if self.shrink == "epoch" else self._with_smaller_batches(loader)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return PlanOrder(lambda: self.pruner.plan)
 
-    def _with_lighter_batches(self, loader: Any) -> Any:
+    def _with_smaller_batches(self, loader: Any) -> Any:
         """The same loader, with as many batches in every epoch as full training has."""
         return self.accelerator.prepare(
             DataLoader(
                 loader.dataset,
-                batch_sampler=PlanBatches(lambda: self.pruner.plan, self._num_lighter_batches),
+                batch_sampler=PlanBatches(lambda: self.pruner.plan, self._num_smaller_batches),
                 collate_fn=loader.collate_fn,
                 num_workers=loader.num_workers,
                 pin_memory=loader.pin_memory,
@@ -89,7 +89,7 @@ class PrunedLoop(transformers.Trainer):
         )
 
     @property
-    def _num_lighter_batches(self) -> int:
+    def _num_smaller_batches(self) -> int:
         """The batches of an epoch, of all processes together: equally many for each of them."""
         num_samples, per_step = len(self.train_dataset), self._samples_per_batch
         drop_last = self.args.dataloader_drop_last
@@ -216,7 +216,7 @@ class PrunedLoop(transformers.Trainer):
     def _batches_of_epoch(self) -> int:
         """Of one process, with drop_last."""
         if self.shrink == "batch":
-            return self._num_lighter_batches // int(self.accelerator.num_processes)
+            return self._num_smaller_batches // int(self.accelerator.num_processes)
         return len(self.pruner.plan) // self._samples_per_batch
 
     def _batches_done(self) -> tuple[int, int]:
@@ -224,7 +224,7 @@ class PrunedLoop(transformers.Trainer):
         pruner = self.pruner
         if self.shrink == "epoch":
             return divmod(pruner.num_reported, self._samples_per_batch)
-        bounds = PlanBatches(lambda: pruner.plan, self._num_lighter_batches).bounds()
+        bounds = PlanBatches(lambda: pruner.plan, self._num_smaller_batches).bounds()
         at_steps = bounds[:: int(self.accelerator.num_processes)]
         num_batches = sum(bound <= pruner.num_reported for bound in at_steps) - 1
         return num_batches, pruner.num_reported - at_steps[num_batches]

@@ -14,10 +14,10 @@ from infobatch.integrations.transformers.losses import Heads, Losses, fitting_he
 
 
 class InfoBatchTrainer(PrunedLoop):
-    """A Trainer that prunes: write it where you wrote `Trainer`; nothing else changes.
+    """A transformers `Trainer` that prunes. Write it where you wrote `Trainer`.
 
-    It is also a mixin, `class MyTrainer(InfoBatchTrainer, SFTTrainer): ...`. Settings are
-    attributes of the class, with the meaning they have for `InfoBatch`.
+    It is also a mixin: `class MyTrainer(InfoBatchTrainer, SFTTrainer): ...`. The settings of
+    `InfoBatch` are attributes of the class: `prune_ratio`, `delta`, `rule` and `shrink`.
 
     >>> class MyTrainer(InfoBatchTrainer):
     ...     rule = "tiers"
@@ -30,9 +30,9 @@ class InfoBatchTrainer(PrunedLoop):
     def token_losses(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Losses:
         """The loss of each target of each sample, and which places are targets.
 
-        Override it if your model has a loss that is not known here. `inputs` are what the model was
-        given, with the labels; `outputs` are what it returned, without its loss. Both answers have
-        one row per sample, and the mean over the targets is the loss of the model.
+        Override it if your model has a loss that is not known here. `inputs` is what the model
+        received, with the labels; `outputs` is what it returned, without its loss. Both tensors
+        must have one row per sample, and the mean over the targets must be the loss of the model.
         """
         heads = self._fitting_heads(outputs, inputs)
         names = [name for name in heads if self._heads is None or name in self._heads]
@@ -85,7 +85,7 @@ class InfoBatchTrainer(PrunedLoop):
 
     @property
     def _scale(self) -> float:
-        """What makes the mean weight of lighter batches 1."""
+        """The factor that makes the mean weight of smaller batches 1."""
         plan = self.pruner.plan
         is_scaled = self.shrink == "batch" and plan.rescaled
         return len(plan) / plan.num_samples if is_scaled else 1.0
