@@ -14,7 +14,7 @@ from statistics import mean, stdev
 
 from scipy.stats import t
 
-from infobatch_lab.comparison import Comparison, Row, compare
+from infobatch_lab.comparison import Comparison, Method, Row, compare
 from infobatch_lab.frontier import cells as cells_of
 from infobatch_lab.frontier import columns, find_frontiers, without_pieces
 from infobatch_lab.runs import read
@@ -141,30 +141,38 @@ def by_share(row: Row) -> str:
     return f"**{text}**" if row.verdict == "lossless" else text
 
 
-COST_COLUMNS = ("method", "collecting", "selecting", "training", "in all", "seeds")
+COST_COLUMNS = ("method", "chooses", "collecting", "selecting", "training", "in all", "seeds")
 
 
 def cost_table(comparison: Comparison) -> str:
-    """The shape of the paper's Table 2: times in % of full training's, at the middle share."""
+    """The shape of the paper's Table 2: times in % of full training's, at the middle share.
+
+    Each is the least of its seeds: what else a machine does only adds to a time.
+    """
     shares, full = shares_of(comparison), comparison.full
     if not shares or full is None:
         return ""
-    middle = shares[len(shares) // 2]
+    middle, whole = shares[len(shares) // 2], least(full, "train_seconds")
     lines = []
     for line in lines_by_share(comparison):
         row = line.row_of.get(middle)
         if row is None:
             continue
-        method, seconds = row.method, full.mean_of("train_seconds") or 1.0
         names = ("collecting_seconds", "selecting_seconds", "train_seconds")
-        parts = [(method.mean_of(name) or 0.0) / seconds for name in names]
+        parts = [least(row.method, name) / whole for name in names]
         if not line.is_static:  # what it takes to decide is inside of the training time
-            parts[1] = (method.mean_of("pruning_seconds") or 0.0) / seconds
+            parts[1] = least(row.method, "pruning_seconds") / whole
             parts[2] -= parts[1]
+        kind = "once" if line.is_static else "every epoch"
         texts = [f"{part:.1%}" if part else "" for part in parts]
-        lines.append((sum(parts), (f"`{line.name}`", *texts, f"{sum(parts):.0%}",
-                                   str(len(method.runs)))))  # fmt: skip
-    return markdown(COST_COLUMNS, [line for _, line in sorted(lines)])
+        cells = (f"`{line.name}`", kind, *texts, f"{sum(parts):.0%}", str(len(row.method.runs)))
+        lines.append((sum(parts), cells))
+    return markdown(COST_COLUMNS, [cells for _, cells in sorted(lines)])
+
+
+def least(method: Method, name: str) -> float:
+    """The least of the seeds; 0 for what a method does not have."""
+    return min(getattr(run, name) or 0.0 for run in method.runs)
 
 
 def combined(comparison: Comparison) -> list[Row]:

@@ -380,7 +380,7 @@ def test_tables_and_figure_of_subsets(tmp_path: Path) -> None:
     assert "| method | chooses | 30% pruned | 50% pruned | seeds |" in shown
     cells = r"98\.35 \(-0\.65 ± \S+\) \| 97\.95 \(-1\.05 ± \S+\)"
     assert re.search(rf"^\| `dq` \| once \| {cells} \| 2 \|$", shown, re.MULTILINE)
-    assert "| `dq` | 20.0% | 10.0% | 50.0% | 80% | 2 |" in shown
+    assert "| `dq` | once | 20.0% | 10.0% | 50.0% | 80% | 2 |" in shown
 
 
 def line_of_run(run: Run) -> dict[str, Any]:
