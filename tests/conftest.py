@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -151,6 +152,12 @@ SLOW = (
     "test_recipes",
 )
 """Files in which every test starts processes or trains; elsewhere single tests are marked."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out whose tests are all slow: importing what they need takes half a minute."""
+    is_fast = config.option.markexpr == "not slow"
+    return True if is_fast and any(part in collection_path.as_posix() for part in SLOW) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

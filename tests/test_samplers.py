@@ -34,7 +34,7 @@ from infobatch import InfoBatch, OrderError
 from tests.conftest import Numbers, loss_of, train_epoch
 
 NUM_SAMPLES, BATCH = 100, 8
-WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+WORKERS = pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 KINDS = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for", "all at once"])
 TRACKED = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for"])
 """Without the one that draws everything before the first batch: nothing can be seen from that."""
