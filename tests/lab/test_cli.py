@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import infobatch as library
 from infobatch_lab.cli import app
+from infobatch_lab.commands import reading
 from infobatch_lab.errors import UserError
 from tests.lab.files import COMMAND, environment, infobatch, write_mnist
 
@@ -189,11 +191,11 @@ def test_compare_varies_what_it_is_given() -> None:
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_rules() -> None:
+def test_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = json.loads(invoke("rules", "--json").stdout)
     assert [row["rule"] for row in rows] == list(library.rules.RULES)
-    result = CliRunner().invoke(app, ["rules"], env={"COLUMNS": "100", "TERM": "xterm"})
-    lines = result.stdout.splitlines()
+    monkeypatch.setattr(reading, "out", Console(width=100, markup=False, highlight=False))
+    lines = invoke("rules").stdout.splitlines()
     assert max(map(len, lines)) <= 100
     for row in rows:
         (line,) = [line for line in lines if line.split()[0] == row["rule"]]
