@@ -68,7 +68,11 @@ def git(folder: Path, *command: str) -> str | None:
     """Run git; None if it fails."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True
+            # Without locks: a run that is killed here would leave one, and git would refuse to commit.
+            ["git", "--no-optional-locks", "-C", str(folder), *command],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return None
