@@ -68,7 +68,7 @@ def git(folder: Path, *command: str) -> str | None:
     """Run git; None if it fails."""
     try:
         done = subprocess.run(
-            # Without locks: a run that is killed here would leave one, and git would refuse to commit.
+            # Without locks: a run that is killed here would leave one, and git would refuse.
             ["git", "--no-optional-locks", "-C", str(folder), *command],
             capture_output=True,
             text=True,
