@@ -119,7 +119,8 @@ def main() -> None:
     if rank == 0:
         torch.save(final, options.folder / "final.pt")
     if num_ranks > 1:
-        dist.destroy_process_group()
+        # `destroy_process_group` of gloo can wait forever for a rank that has already left.
+        os._exit(0)
 
 
 if __name__ == "__main__":

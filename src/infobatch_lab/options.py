@@ -66,5 +66,6 @@ def in_words(choices: Sequence[str]) -> str:
     >>> in_words(["tiny", "timm:"]), in_words(["digits", "folder:"])
     ('tiny or timm:NAME', 'digits or folder:PATH')
     """
-    names = [f"{c}{'NAME' if c == 'timm:' else 'PATH'}" if c[-1] == ":" else c for c in choices]
+    of_names = ("timm:", "tried:")
+    names = [f"{c}{'NAME' if c in of_names else 'PATH'}" if c[-1] == ":" else c for c in choices]
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

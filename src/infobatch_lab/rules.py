@@ -1,17 +1,30 @@
-"""The rules an experiment can name: those of the library's table, and one ablation."""
+"""The rules an experiment can name: those of the library's table, one ablation, and candidates."""
 
 from __future__ import annotations
 
 from infobatch import Pruner
 from infobatch.rules import RULES, Mean, Rule
+from infobatch_lab.candidates import CANDIDATES
 
 UNSCALED = "mean-unscaled"
 """The mean rule without rescaling, an ablation of the paper's Table 4."""
 
 NAMES = (*RULES, UNSCALED)
 
+TRIED = "tried:"
+"""Before the name of a candidate."""
+
 DELTA = Pruner(1, 1).delta
 """The library's default for the part of the epochs that may prune."""
+
+
+def exists(name: str) -> bool:
+    """Whether there is a rule of this name.
+
+    >>> exists("mean"), exists("tried:noise-50"), exists("noise-50")
+    (True, True, False)
+    """
+    return name in NAMES or (name.startswith(TRIED) and name.removeprefix(TRIED) in CANDIDATES)
 
 
 def default_ratio(name: str) -> float | None:
@@ -26,8 +39,19 @@ def default_ratio(name: str) -> float | None:
 
 def create(name: str, prune_ratio: float | None = None) -> Rule:
     """The rule of this name, with its own ratio where none is given."""
+    if name.startswith(TRIED):
+        return _candidate(name, prune_ratio)
     if name == UNSCALED:
         ratio = default_ratio(UNSCALED) if prune_ratio is None else prune_ratio
         assert ratio is not None
         return Mean(ratio, rescale=False)
     return Pruner(1, 1, prune_ratio, rule=name).rule
+
+
+def _candidate(name: str, prune_ratio: float | None) -> Rule:
+    wanted = name.removeprefix(TRIED)
+    if wanted not in CANDIDATES:
+        raise ValueError(f"rule is {name!r}, expected one of {', '.join(CANDIDATES)} after {TRIED}")
+    if prune_ratio is not None:
+        raise ValueError(f"prune_ratio is {prune_ratio!r}, but {name} has its own: leave it out.")
+    return CANDIDATES[wanted]

@@ -32,7 +32,7 @@ class Settings:
     rule: str = setting(
         "Rule, see `infobatch rules` [default: mean, or full on a subset]",
         default="mean",
-        choices=rules.NAMES,
+        choices=(*rules.NAMES, rules.TRIED),
     )
     seed: int = setting(
         "Random seed",
@@ -211,7 +211,7 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
         hash(chosen)  # a list in place of a value is none
     except (AttributeError, KeyError, TypeError, UserError):
         return None
-    return canonical(chosen) if chosen.rule in rules.NAMES else None
+    return canonical(chosen) if rules.exists(chosen.rule) else None
 
 
 FORMAT_1_OPTIONS = ("label_smoothing", "mixup", "cutmix")

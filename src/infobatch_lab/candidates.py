@@ -1,0 +1,189 @@
+"""Rules that were tried in the search for a better one: `--rules tried:noise-50` trains with one.
+
+They are here so that anybody can repeat what results/RESULTS.md says of them. A rule that earns its
+place moves to `infobatch.rules`.
+
+Most of them keep sample i with a probability p_i of its own, and weigh it 1/p_i. Among all rules
+that keep as many samples, the noise of the gradient, sum(|g_i|^2 / p_i), is least if p_i is
+proportional to |g_i|, the norm of the gradient of sample i. That norm is not known. The error
+e_i = 1 - exp(-l_i) stands in for it: with the cross entropy l_i, the gradient at the logits has a
+norm between e_i and sqrt(2) e_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from infobatch.rules import Mean, Memory, Probabilities, Revisit, Rule, Selection, Tiers
+
+Floats = NDArray[np.float64]
+
+
+def errors(losses: Floats) -> Floats:
+    """e = 1 - exp(-l).
+
+    >>> errors(np.array([0.0, np.log(4), np.inf])).round(2)
+    array([0.  , 0.75, 1.  ])
+    """
+    return -np.expm1(-np.maximum(losses, 0))
+
+
+def probabilities(sizes: Floats, cut: float, least: float) -> Floats:
+    """Proportional to the sizes, 1 from `cut` on, and never below `least`.
+
+    >>> probabilities(np.array([0.0, 0.2, 0.4, 0.8]), cut=0.4, least=0.25)
+    array([0.25, 0.5 , 1.  , 1.  ])
+    """
+    return np.clip(sizes / cut, least, 1) if cut > 0 else np.ones_like(sizes)
+
+
+def largest_cut(sizes: Floats, least: float, fits: Callable[[Floats], bool]) -> float:
+    """The largest cut whose probabilities fit. A larger cut keeps fewer samples, with more noise.
+
+    >>> sizes = np.array([0.0, 0.2, 0.4, 0.8])
+    >>> round(largest_cut(sizes, 0.25, lambda p: p.mean() >= 0.5), 3)
+    0.8
+    """
+    low, high = 0.0, float(sizes.max(initial=0)) / least
+    if fits(probabilities(sizes, high, least)):
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        if fits(probabilities(sizes, middle, least)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@dataclass(frozen=True)
+class Proportional(Rule):
+    """Skips the fraction `prune_ratio` of all samples, the more readily the smaller their error.
+
+    >>> Proportional(0.5).unbiased
+    True
+    """
+
+    prune_ratio: float = 0.5
+    max_weight: float = 4.0
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def max_groups(self) -> None:
+        return None
+
+    def fits(self, sizes: Floats, p: Floats) -> bool:
+        """Whether enough samples are kept."""
+        return bool(p.mean() >= 1 - self.prune_ratio)
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        known = ~scores.isnan().numpy()
+        p = np.ones(len(scores))
+        if known.any():
+            sizes, least = errors(scores.numpy()[known].astype(np.float64)), 1 / self.max_weight
+            cut = largest_cut(sizes, least, lambda p: self.fits(sizes, p))
+            p[known] = probabilities(sizes, cut, least)
+        return Probabilities(torch.from_numpy(p.astype(np.float32)))
+
+
+@dataclass(frozen=True)
+class Noise(Proportional):
+    """Skips as many samples as it can while the noise of the gradient grows by `growth` at most.
+
+    Before anything is learned all errors are alike, and it skips growth / (1 + growth) of the
+    samples; it skips more as most errors become small.
+
+    >>> Noise(growth=0.1).unbiased
+    True
+    """
+
+    growth: float = 0.5
+
+    def fits(self, sizes: Floats, p: Floats) -> bool:
+        return bool((sizes**2 / p).sum() <= (1 + self.growth) * (sizes**2).sum())
+
+
+@dataclass(frozen=True)
+class OfErrors(Rule):
+    """A rule that compares errors in place of losses.
+
+    >>> OfErrors(Mean()).unbiased
+    True
+    """
+
+    rule: Rule
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rule.unbiased
+
+    @property
+    def max_groups(self) -> int | None:
+        return self.rule.max_groups
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        return self.rule.groups(-torch.expm1(-scores.clamp(min=0)), memory, epoch)
+
+
+@dataclass(frozen=True)
+class Smoothed(Rule):
+    """A rule that compares a moving average of each sample's losses in place of the last one.
+
+    >>> Smoothed(Mean()).unbiased
+    True
+    """
+
+    rule: Rule
+    alpha: float = 0.5
+    """How much the last loss counts."""
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rule.unbiased
+
+    @property
+    def max_groups(self) -> int | None:
+        return self.rule.max_groups
+
+    def init(self, num_samples: int) -> Memory:
+        return {"smooth": torch.full((num_samples,), torch.nan)}
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        return self.rule.groups(torch.where(scores.isnan(), scores, memory["smooth"]), {}, epoch)
+
+    def remember(
+        self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+    ) -> Memory:
+        smooth = memory["smooth"].clone()
+        old = smooth[indices]
+        new = torch.where(old.isnan(), losses, (1 - self.alpha) * old + self.alpha * losses)
+        smooth[indices] = torch.where(new.isfinite(), new, old)
+        return {"smooth": smooth}
+
+
+CANDIDATES: dict[str, Rule] = {
+    "noise-20": Noise(growth=0.2),
+    "noise-50": Noise(growth=0.5),
+    "noise-50-weights-3": Noise(growth=0.5, max_weight=3.0),
+    "noise-50-weights-2": Noise(growth=0.5, max_weight=2.0),
+    "noise-100": Noise(growth=1.0),
+    "proportional-40": Proportional(0.4),
+    "proportional-50": Proportional(0.5),
+    "proportional-60": Proportional(0.6),
+    "errors-mean": OfErrors(Mean()),
+    "smoothed-mean": Smoothed(Mean()),
+    "smoothed-tiers": Smoothed(Tiers()),
+    "revisit-tiers": Revisit(Tiers(), period=2),
+    "revisit-noise-50": Revisit(Noise(growth=0.5), period=2),
+}
+"""By name. A rule whose name begins with revisit trains each sample at least every third epoch, so
+that no score is older."""

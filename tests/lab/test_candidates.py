@@ -1,0 +1,102 @@
+"""The candidates keep to the contract of rules, and do what their names say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from infobatch import Pruner
+from infobatch.rules import Groups, Mean, Memory, Probabilities, Rule
+from infobatch_lab import rules
+from infobatch_lab.candidates import CANDIDATES, Noise, OfErrors, Proportional, Smoothed
+
+
+def losses_of(num_samples: int) -> Tensor:
+    return torch.empty(num_samples).exponential_(generator=torch.Generator().manual_seed(0))
+
+
+def planned(name: str, losses: Tensor, seed: int = 0) -> Pruner:
+    pruner = Pruner(len(losses), 9, delta=1, rule=rules.create(f"tried:{name}"), seed=seed)
+    pruner.update(losses, torch.arange(len(losses)))
+    return pruner
+
+
+def in_groups(rule: Rule, scores: Tensor, memory: Memory) -> list[int]:
+    selection = rule.groups(scores, memory, 2)
+    assert isinstance(selection, Groups)
+    found: list[int] = selection.of.tolist()
+    return found
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_weights_make_up_for_what_is_skipped(name: str) -> None:
+    losses = losses_of(400)
+    mean = torch.zeros(400)
+    for seed in range(100):
+        plan = planned(name, losses, seed).plan
+        mean[plan.indices] += plan.weights / 100
+    assert len(plan) < 400
+    # A weight is 0 or at most 4, so the mean of 100 has a standard deviation of 0.18 at most.
+    assert (mean - 1).abs().max() < 0.9
+    assert abs(float(mean.mean()) - 1) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore:1 losses of epoch")
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_sample_without_a_finite_loss_is_kept(name: str) -> None:
+    losses = losses_of(50)
+    losses[7] = torch.nan
+    pruner = planned(name, losses)
+    for _ in range(3):
+        plan = pruner.plan
+        assert dict(zip(plan.indices.tolist(), plan.weights.tolist(), strict=True))[7] == 1
+        pruner.update(losses[plan.indices], plan.indices)
+
+
+@pytest.mark.parametrize("growth", [0.1, 0.5, 1.0])
+def test_noise_spends_its_budget_and_no_more(growth: float) -> None:
+    losses = losses_of(5000)
+    selection = Noise(growth=growth, max_weight=100).groups(losses, {}, 1)
+    assert isinstance(selection, Probabilities)
+    squares = (1 - torch.exp(-losses.double())) ** 2
+    grown = float((squares / selection.p).sum() / squares.sum())
+    assert grown == pytest.approx(1 + growth, rel=1e-3)
+
+
+def test_noise_prunes_more_once_the_data_are_learned() -> None:
+    losses = losses_of(5000)
+    early, late = (Noise().groups(scale * losses, {}, 1) for scale in (10, 0.1))
+    assert isinstance(early, Probabilities)
+    assert isinstance(late, Probabilities)
+    assert late.p.mean() < early.p.mean() - 0.1
+
+
+def test_proportional_keeps_its_fraction_and_bounds_the_weights() -> None:
+    selection = Proportional(0.5, max_weight=4).groups(losses_of(5000), {}, 1)
+    assert isinstance(selection, Probabilities)
+    assert float(selection.p.mean()) == pytest.approx(0.5, abs=1e-3)
+    assert float(selection.p.min()) == 0.25
+
+
+def test_errors_move_the_mean_to_another_sample() -> None:
+    losses = torch.tensor([0.1, 0.9, 9.0])  # their mean is above 0.9, that of the errors below
+    assert in_groups(Mean(), losses, {}) == [1, 1, 0]
+    assert in_groups(OfErrors(Mean()), losses, {}) == [1, 0, 0]
+
+
+def test_a_smoothed_rule_remembers_earlier_losses() -> None:
+    rule = Smoothed(Mean(), alpha=0.5)
+    everyone, memory = torch.arange(3), rule.init(3)
+    first, second = torch.tensor([8.0, 1.0, 1.0]), torch.tensor([0.0, 1.0, 1.0])
+    memory = rule.remember(first, memory, 0, everyone, first)
+    memory = rule.remember(first, memory, 1, everyone, second)
+    assert memory["smooth"].tolist() == [4.0, 1.0, 1.0]
+    assert in_groups(rule, second, memory) == [0, 1, 1]
+
+
+def test_an_unknown_candidate_or_a_ratio_is_refused() -> None:
+    with pytest.raises(ValueError, match="rule is 'tried:best', expected one of noise-20"):
+        rules.create("tried:best")
+    with pytest.raises(ValueError, match="prune_ratio is 0.3, but tried:noise-50 has its own"):
+        rules.create("tried:noise-50", 0.3)
