@@ -154,6 +154,16 @@ def convnet(num_channels: int, num_classes: int) -> nn.Module:
     )
 
 
+def convnet_groups(num_channels: int, num_classes: int) -> nn.Module:
+    """`convnet` with group norm, which does not mix the samples of a batch."""
+    network = convnet(num_channels, num_classes)
+    for part in network.modules():
+        for name, norm in part.named_children():
+            if isinstance(norm, nn.BatchNorm2d):
+                setattr(part, name, nn.GroupNorm(8, norm.num_features))
+    return network
+
+
 def resnet8_pooled(num_channels: int, num_classes: int) -> nn.Module:
     """Eight layers, 16 to 64 channels, halved early, for colour images on a CPU."""
     return nn.Sequential(
@@ -169,6 +179,7 @@ def resnet8_pooled(num_channels: int, num_classes: int) -> nn.Module:
 MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "tiny": tiny,
     "convnet": convnet,
+    "convnet-groups": convnet_groups,
     "resnet8-pooled": resnet8_pooled,
     "resnet8": resnet8,
     "resnet14": resnet14,

@@ -52,6 +52,13 @@ def test_a_block_begins_as_its_shortcut() -> None:
     assert model[1](x).equal(x)
 
 
+def test_with_group_norm_a_sample_does_not_depend_on_its_batch() -> None:
+    x = torch.rand(4, 1, 28, 28)
+    with_groups, with_batches = create("convnet-groups", 1, 10), create("convnet", 1, 10)
+    assert torch.allclose(with_groups(x)[:1], with_groups(x[:1]), atol=1e-6)
+    assert not torch.allclose(with_batches(x)[:1], with_batches(x[:1]), atol=1e-2)
+
+
 def test_the_same_seed_gives_the_same_weights() -> None:
     def weights() -> torch.Tensor:
         torch.manual_seed(5)
