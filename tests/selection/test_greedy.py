@@ -251,6 +251,24 @@ def test_the_validation_gradient_of_glister_is_updated() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_glister_per_class_looks_at_the_validation_samples_of_the_class(seed: int) -> None:
+    statistics, validation = of_pass(30, seed=seed), of_pass(60, seed=seed + 100)
+    labels = statistics.require("labels")
+    expected: list[int] = []
+    for label in range(3):
+        members = (labels == label).nonzero().flatten()
+        own = (validation.require("labels") == label).nonzero().flatten()
+        of_class = replace(statistics.take(members), validation=validation.take(own))
+        expected += members[METHODS["glister"](of_class, 4).indices].tolist()
+    found = METHODS["glister"](replace(statistics, validation=validation), 12, labels).indices
+    assert found.tolist() == expected
+    # A class that has no validation samples looks at all of them.
+    others = (validation.require("labels") != 0).nonzero().flatten()
+    without = replace(statistics, validation=validation.take(others))
+    assert len(METHODS["glister"](without, 12, labels).indices) == 12
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_dp_drops_what_moves_the_parameters_least(seed: int) -> None:
     statistics = of_pass(15, seed=seed)
     vectors = influences(statistics)

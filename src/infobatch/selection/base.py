@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -80,19 +80,29 @@ class Method:
     def _choose_per_class(
         self, statistics: Statistics, budget: int, labels: Tensor, rng: Generator
     ) -> Chosen:
-        sizes = labels.unique(return_counts=True)[1]
+        found, sizes = labels.unique(return_counts=True)
         # Stable, so that inside a class the lowest index stays the lowest and ties are decided
         # as they are over all.
         classes = labels.argsort(stable=True).split(sizes.tolist())
         indices, weights = [], []
-        for members, quota in zip(classes, quotas(budget, sizes.tolist()), strict=True):
+        shares = quotas(budget, sizes.tolist())
+        for label, members, quota in zip(found.tolist(), classes, shares, strict=True):
             if quota == 0:
                 continue
-            chosen = self._choose(statistics.take(members), quota, rng)
+            chosen = self._choose(_of_class(statistics, label, members), quota, rng)
             indices.append(members[chosen.indices])
             if chosen.weights is not None:
                 weights.append(chosen.weights)
         return Chosen(torch.cat(indices), torch.cat(weights) if weights else None)
+
+
+def _of_class(statistics: Statistics, label: int, members: Tensor) -> Statistics:
+    """The statistics of a class. Its validation set is that of the class too, if it has one."""
+    part = statistics.take(members)
+    if part.validation is None or part.validation.labels is None:
+        return part
+    same = (part.validation.labels == label).nonzero().flatten()
+    return replace(part, validation=part.validation.take(same)) if len(same) else part
 
 
 def by_score(
