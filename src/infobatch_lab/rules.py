@@ -14,17 +14,10 @@ NAMES = (*RULES, UNSCALED)
 TRIED = "tried:"
 """Before the name of a candidate."""
 
+KNOWN = frozenset((*NAMES, *(TRIED + name for name in CANDIDATES)))
+
 DELTA = Pruner(1, 1).delta
 """The library's default for the part of the epochs that may prune."""
-
-
-def exists(name: str) -> bool:
-    """Whether there is a rule of this name.
-
-    >>> exists("mean"), exists("tried:noise-50"), exists("noise-50")
-    (True, True, False)
-    """
-    return name in NAMES or (name.startswith(TRIED) and name.removeprefix(TRIED) in CANDIDATES)
 
 
 def default_ratio(name: str) -> float | None:

@@ -211,7 +211,7 @@ def settings_of(line: Mapping[str, Any]) -> Settings | None:
         hash(chosen)  # a list in place of a value is none
     except (AttributeError, KeyError, TypeError, UserError):
         return None
-    return canonical(chosen) if rules.exists(chosen.rule) else None
+    return canonical(chosen) if chosen.rule in rules.KNOWN else None
 
 
 FORMAT_1_OPTIONS = ("label_smoothing", "mixup", "cutmix")

@@ -32,7 +32,7 @@ def grid(data: str, *, seeds: Iterable[int], **given: Any) -> list[Settings]:
     for seed, *combination in product(seeds, *values):
         chosen = dict(zip(SWEPT, combination, strict=True))
         rule = chosen["rule"]
-        if rules.exists(rule) and rules.default_ratio(rule) is None:
+        if rule in rules.KNOWN and rules.default_ratio(rule) is None:
             chosen["prune_ratio"] = None
         cell = settings(data, seed=seed, **chosen, **given)
         if cell.has_subset:
