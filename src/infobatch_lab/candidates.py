@@ -1,6 +1,6 @@
 """Rules that were tried in the search for a better one: `--rules tried:noise-50` trains with one.
 
-They are here so that anybody can repeat what results/RESULTS.md says of them. A rule that earns its
+They are here so that anybody can repeat what results/TRIED.md says of them. A rule that earns its
 place moves to `infobatch.rules`.
 
 Most of them keep sample i with a probability p_i of its own, and weigh it 1/p_i. Among all rules
@@ -89,7 +89,7 @@ class Proportional(Rule):
         known = ~scores.isnan().numpy()
         p = np.ones(len(scores))
         if known.any():
-            sizes, least = errors(scores.numpy()[known].astype(np.float64)), 1 / self.max_weight
+            sizes, least = errors(scores.double().numpy()[known]), 1 / self.max_weight
             cut = largest_cut(sizes, least, lambda p: self.fits(sizes, p))
             p[known] = probabilities(sizes, cut, least)
         return Probabilities(torch.from_numpy(p.astype(np.float32)))
@@ -113,46 +113,43 @@ class Noise(Proportional):
 
 
 @dataclass(frozen=True)
-class OfErrors(Rule):
+class OtherScores(Rule):
+    """A rule that compares something else than the last losses."""
+
+    rule: Rule
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rule.unbiased
+
+    @property
+    def max_groups(self) -> int | None:
+        return self.rule.max_groups
+
+
+@dataclass(frozen=True)
+class OfErrors(OtherScores):
     """A rule that compares errors in place of losses.
 
     >>> OfErrors(Mean()).unbiased
     True
     """
 
-    rule: Rule
-
-    @property
-    def unbiased(self) -> bool:
-        return self.rule.unbiased
-
-    @property
-    def max_groups(self) -> int | None:
-        return self.rule.max_groups
-
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
-        return self.rule.groups(-torch.expm1(-scores.clamp(min=0)), memory, epoch)
+        of_samples = torch.from_numpy(errors(scores.double().numpy()))
+        return self.rule.groups(of_samples.float(), memory, epoch)
 
 
 @dataclass(frozen=True)
-class Smoothed(Rule):
+class Smoothed(OtherScores):
     """A rule that compares a moving average of each sample's losses in place of the last one.
 
     >>> Smoothed(Mean()).unbiased
     True
     """
 
-    rule: Rule
     alpha: float = 0.5
     """How much the last loss counts."""
-
-    @property
-    def unbiased(self) -> bool:
-        return self.rule.unbiased
-
-    @property
-    def max_groups(self) -> int | None:
-        return self.rule.max_groups
 
     def init(self, num_samples: int) -> Memory:
         return {"smooth": torch.full((num_samples,), torch.nan)}
@@ -173,17 +170,12 @@ class Smoothed(Rule):
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
-    "noise-50-weights-3": Noise(growth=0.5, max_weight=3.0),
     "noise-50-weights-2": Noise(growth=0.5, max_weight=2.0),
     "noise-100": Noise(growth=1.0),
-    "proportional-40": Proportional(0.4),
     "proportional-50": Proportional(0.5),
     "proportional-60": Proportional(0.6),
     "errors-mean": OfErrors(Mean()),
-    "smoothed-mean": Smoothed(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
-    "revisit-noise-50": Revisit(Noise(growth=0.5), period=2),
 }
-"""By name. A rule whose name begins with revisit trains each sample at least every third epoch, so
-that no score is older."""
+"""By name. `revisit-tiers` trains each sample in every third epoch at least."""

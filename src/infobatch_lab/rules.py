@@ -15,6 +15,7 @@ TRIED = "tried:"
 """Before the name of a candidate."""
 
 KNOWN = frozenset((*NAMES, *(TRIED + name for name in CANDIDATES)))
+"""The names of all rules and candidates."""
 
 DELTA = Pruner(1, 1).delta
 """The library's default for the part of the epochs that may prune."""
@@ -44,7 +45,7 @@ def create(name: str, prune_ratio: float | None = None) -> Rule:
 def _candidate(name: str, prune_ratio: float | None) -> Rule:
     wanted = name.removeprefix(TRIED)
     if wanted not in CANDIDATES:
-        raise ValueError(f"rule is {name!r}, expected one of {', '.join(CANDIDATES)} after {TRIED}")
+        raise ValueError(f"rule is {name!r}, expected {TRIED} with one of {', '.join(CANDIDATES)}.")
     if prune_ratio is not None:
         raise ValueError(f"prune_ratio is {prune_ratio!r}, but {name} has its own: leave it out.")
     return CANDIDATES[wanted]

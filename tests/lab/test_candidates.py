@@ -96,7 +96,7 @@ def test_a_smoothed_rule_remembers_earlier_losses() -> None:
 
 
 def test_an_unknown_candidate_or_a_ratio_is_refused() -> None:
-    with pytest.raises(ValueError, match="rule is 'tried:best', expected one of noise-20"):
+    with pytest.raises(ValueError, match="rule is 'tried:best', expected tried: with one of"):
         rules.create("tried:best")
     with pytest.raises(ValueError, match="prune_ratio is 0.3, but tried:noise-50 has its own"):
         rules.create("tried:noise-50", 0.3)

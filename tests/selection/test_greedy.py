@@ -262,10 +262,16 @@ def test_glister_per_class_looks_at_the_validation_samples_of_the_class(seed: in
         expected += members[METHODS["glister"](of_class, 4).indices].tolist()
     found = METHODS["glister"](replace(statistics, validation=validation), 12, labels).indices
     assert found.tolist() == expected
-    # A class that has no validation samples looks at all of them.
-    others = (validation.require("labels") != 0).nonzero().flatten()
-    without = replace(statistics, validation=validation.take(others))
-    assert len(METHODS["glister"](without, 12, labels).indices) == 12
+
+
+def test_glister_for_a_class_without_validation_samples_looks_at_all_of_them() -> None:
+    statistics, validation = of_pass(30), of_pass(60, seed=100)
+    labels = statistics.require("labels")
+    others = validation.take((validation.require("labels") != 0).nonzero().flatten())
+    members = (labels == 0).nonzero().flatten()
+    alone = METHODS["glister"](replace(statistics.take(members), validation=others), 4)
+    found = METHODS["glister"](replace(statistics, validation=others), 12, labels).indices
+    assert found[:4].tolist() == members[alone.indices].tolist()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

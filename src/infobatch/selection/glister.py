@@ -3,9 +3,9 @@
 One gradient step on the mean loss of the chosen subset would move the last layer by -(eta / k)
 times the sum of their gradients. Each step chooses argmax_x <g_x, g_val>, the sample whose gradient
 agrees most with the validation set's, and then moves the last layer and computes g_val anew. The
-gradients stand on the last layer and are never formed. Per class, g_val is that of the class's own
-validation samples, as in DeepCore: with the others' gradients in it, a class chose what helps its
-neighbours. Cost: O(k (n + m) c d) for m validation samples.
+gradients stand on the last layer and are never formed. Per class, g_val is the gradient of the
+class's own validation samples, as in DeepCore: with those of all classes, a class would choose
+samples that help other classes. Cost: O(k (n + m) c d) for m validation samples.
 """
 
 from __future__ import annotations
