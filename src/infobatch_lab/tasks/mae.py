@@ -55,7 +55,7 @@ class Size:
 
 
 SIZES = {
-    "mae-mini": Size(depth=6, width=128, decoder_depth=2, decoder_width=64),
+    "mae-mini": Size(depth=4, width=96, decoder_depth=1, decoder_width=64),
     "mae-tiny": Size(depth=12, width=192, decoder_depth=4, decoder_width=128),
 }
 

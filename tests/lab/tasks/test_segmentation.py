@@ -16,6 +16,7 @@ from infobatch_lab.tasks import load
 from infobatch_lab.tasks.segmentation import (
     SIZE,
     VOID,
+    EncoderDecoder,
     Masked,
     Segmentation,
     confusion,
@@ -91,6 +92,15 @@ def test_the_loss_is_that_of_both_heads(tmp_path: Path) -> None:
     none, some, twice = losses(0.0), losses(0.5), losses(1.0)
     assert (some - none).allclose(twice - some)
     assert (some > none).all()
+
+
+def test_logits_are_those_of_every_second_pixel_and_classes_those_of_all() -> None:
+    network = EncoderDecoder(num_classes=3, width=4).eval()
+    for height, width in ((18, 24), (17, 23)):
+        images, masks = torch.randn(2, 3, height, width), torch.zeros(2, height, width)
+        for logits in network(images):
+            assert logits.shape == (2, 3, *masks[:, ::2, ::2].shape[1:])
+        assert network.predict(images).shape == masks.shape
 
 
 def test_void_pixels_of_a_mask_change_no_gradient(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from infobatch_lab import tasks
 from infobatch_lab.errors import UserError
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import text
-from infobatch_lab.tasks.text import TextClassification
+from infobatch_lab.tasks.text import ByLength, TextClassification
 from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_contract
 
@@ -58,7 +58,7 @@ def test_the_network_is_the_pretrained_one_with_a_new_head(tmp_path: Path) -> No
     torch.manual_seed(1)
     second = task.network(chosen).state_dict()
     different = [name for name in first if not first[name].equal(second[name])]
-    assert different == ["classifier.weight"]
+    assert different == ["network.classifier.weight"]
 
 
 def test_padding_changes_no_loss(tmp_path: Path) -> None:
@@ -74,14 +74,32 @@ def test_padding_changes_no_loss(tmp_path: Path) -> None:
     torch.testing.assert_close(losses(range(9)), alone)
 
 
+def test_chunks_of_similar_length_have_the_gradient_of_the_padded_batch(tmp_path: Path) -> None:
+    write_sst2(tmp_path)
+    task, chosen = load("sst2", tmp_path), settings("sst2")
+    torch.manual_seed(3)
+    network = task.network(chosen).eval()
+    assert isinstance(network, ByLength)
+    inputs, _ = task.collate([task.train[place] for place in range(21)])  # three chunks
+
+    def gradients(logits: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(logits.square().sum(), list(network.parameters())))
+
+    padded = network.network(**inputs).logits
+    torch.testing.assert_close(network(**inputs), padded)
+    torch.testing.assert_close(gradients(network(**inputs)), gradients(padded))
+
+
 def test_the_accuracy_is_that_of_sentence_by_sentence(tmp_path: Path) -> None:
     write_sst2(tmp_path, num_test=70)  # more than one batch
     task, chosen = load("sst2", tmp_path), settings("sst2")
     torch.manual_seed(3)
     network = task.network(chosen).eval()
+    assert isinstance(network, ByLength)
+    plain = network.network  # transformers' own, one sentence at a time
     right = 0
     for tokens, label in (task.test[place] for place in range(70)):
-        right += int(network(input_ids=tokens[None]).logits.argmax()) == int(label)
+        right += int(plain(input_ids=tokens[None]).logits.argmax()) == int(label)
     assert 0 < right < 70
     assert task.evaluate(network, chosen, final=True) == {"accuracy": right / 70}
 
@@ -115,8 +133,8 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     data = f"text:{table}"
     task = load(data, tmp_path)
     assert (len(task.train), task.num_test) == (16, 4)
-    network = task.network(settings(data))
-    assert network(input_ids=torch.tensor([[2, 3]])).logits.shape == (1, 3)
+    network, tokens = task.network(settings(data)), torch.tensor([[2, 3]])
+    assert network(tokens, torch.ones_like(tokens)).shape == (1, 3)
     check_contract(task, replace(settings(data), epochs=2, batch_size=4), tmp_path)
 
 
