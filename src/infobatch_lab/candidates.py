@@ -167,6 +167,55 @@ class Smoothed(OtherScores):
         return {"smooth": smooth}
 
 
+@dataclass(frozen=True)
+class Aged(OtherScores):
+    """A rule that trusts a score the less the older it is: old scores move to the mean of all.
+
+    >>> Aged(Mean()).unbiased
+    True
+    """
+
+    half_life: float = 2.0
+    """After so many epochs without a visit, a score is halfway to the mean."""
+
+    def init(self, num_samples: int) -> Memory:
+        return {"trained_in": torch.zeros(num_samples, dtype=torch.int32)}
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        skipped = (epoch - 1 - memory["trained_in"]).clamp(min=0)
+        trust = 0.5 ** (skipped / self.half_life)
+        mean = scores.double().nanmean().float()
+        return self.rule.groups(torch.lerp(mean.expand_as(scores), scores, trust), {}, epoch)
+
+    def remember(
+        self, scores: Tensor, memory: Memory, epoch: int, indices: Tensor, losses: Tensor
+    ) -> Memory:
+        trained_in = memory["trained_in"].clone()
+        trained_in[indices] = epoch
+        return {"trained_in": trained_in}
+
+
+@dataclass(frozen=True)
+class TwoSteps(OtherScores):
+    """A rule, and from epoch `at` on a gentler one: annealing in two steps.
+
+    >>> TwoSteps(Tiers(), GENTLE_TIERS, at=70).unbiased
+    True
+    """
+
+    gentler: Rule
+    at: int
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        return (self.rule if epoch < self.at else self.gentler).groups(scores, memory, epoch)
+
+
+GENTLE_TIERS = Tiers(((0.20, 0.50), (0.85, 0.25)))
+"""Skips half to two thirds as much as `tiers`."""
+
+STRONG_TIERS = Tiers(((0.50, 0.75), (0.85, 0.50)))
+"""Skips 55 % of the samples, with the weights of `tiers`."""
+
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
@@ -177,5 +226,10 @@ CANDIDATES: dict[str, Rule] = {
     "errors-mean": OfErrors(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
+    "aged-tiers": Aged(Tiers()),
+    "strong-tiers": STRONG_TIERS,
+    "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
 }
-"""By name. `revisit-tiers` trains each sample in every third epoch at least."""
+"""By name. `revisit-tiers` trains each sample in every third epoch at least; `two-steps-70` is for
+trainings of 100 epochs with `--delta 0.95`.
+"""

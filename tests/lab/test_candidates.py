@@ -7,9 +7,17 @@ import torch
 from torch import Tensor
 
 from infobatch import Pruner
-from infobatch.rules import Groups, Mean, Memory, Probabilities, Rule
+from infobatch.rules import Full, Groups, Mean, Memory, Probabilities, Rule
 from infobatch_lab import rules
-from infobatch_lab.candidates import CANDIDATES, Noise, OfErrors, Proportional, Smoothed
+from infobatch_lab.candidates import (
+    CANDIDATES,
+    Aged,
+    Noise,
+    OfErrors,
+    Proportional,
+    Smoothed,
+    TwoSteps,
+)
 
 
 def losses_of(num_samples: int) -> Tensor:
@@ -93,6 +101,32 @@ def test_a_smoothed_rule_remembers_earlier_losses() -> None:
     memory = rule.remember(first, memory, 1, everyone, second)
     assert memory["smooth"].tolist() == [4.0, 1.0, 1.0]
     assert in_groups(rule, second, memory) == [0, 1, 1]
+
+
+def test_an_aged_score_comes_closer_to_the_mean_with_every_epoch_without_a_visit() -> None:
+    rule = Aged(Mean(), half_life=1)
+    scores = torch.tensor([1.0, 9.0, 2.0])  # their mean is 4
+    memory = rule.remember(scores, rule.init(3), 0, torch.arange(3), scores)
+    memory = rule.remember(scores, memory, 1, torch.tensor([1]), scores[1:2])
+    memory = rule.remember(scores, memory, 2, torch.tensor([1, 2]), scores[1:])
+    assert memory["trained_in"].tolist() == [0, 2, 2]
+    seen: list[Tensor] = []
+
+    class Spy(Mean):
+        def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
+            seen.append(scores)
+            return super().groups(scores, memory, epoch)
+
+    Aged(Spy(), half_life=1).groups(scores, memory, 3)
+    # Sample 0 was skipped twice, so a quarter of its distance to the mean is left.
+    assert seen[0].tolist() == [3.25, 9.0, 2.0]
+
+
+def test_two_steps_change_the_rule_at_their_epoch() -> None:
+    rule = TwoSteps(Mean(), Full(), at=70)
+    scores = losses_of(50)
+    assert rule.groups(scores, {}, 69).prunes
+    assert not rule.groups(scores, {}, 70).prunes
 
 
 def test_an_unknown_candidate_or_a_ratio_is_refused() -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from infobatch_lab.images import ImageData, Images, read_digits
-from infobatch_lab.variants import long_tail, noisy, redundant, validation
+from infobatch_lab.variants import long_tail, noisy, redundant, small, validation
 
-VARIANTS = (long_tail, redundant, noisy, validation)
+VARIANTS = (long_tail, redundant, noisy, small, validation)
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,20 @@ def test_a_fifth_of_noisy_labels_is_wrong_in_every_way(digits: ImageData) -> Non
     assert int((moved != 0).sum()) == round(0.2 * len(digits.train))
     assert set(moved.tolist()) == set(range(10))
     assert same(noisy_train.images, digits.train.images)
+
+
+def test_small_images_are_few_and_show_the_same_at_half_the_size() -> None:
+    images = torch.zeros(6500, 4, 6, 1, dtype=torch.uint8)
+    images[7, :2, :2] = torch.tensor([[10, 20], [30, 41]])[..., None]  # the mean is 25.25
+    images[7, 2:, 4:] = 200
+    labels = torch.arange(6500) % 10
+    data = ImageData(Images(images, labels), Images(images[:9], labels[:9]), 10, crop=4, flip=True)
+    made = small(data)
+    assert (len(made.train), len(made.test), made.crop) == (6000, 9, 2)
+    assert same(made.train.labels, labels[:6000])
+    for split in (made.train, made.test):
+        assert split.images[7, ..., 0].tolist() == [[25, 0, 0], [0, 0, 200]]
+        assert int(split.images.sum()) == 225
 
 
 def test_validation_splits_the_training_images(digits: ImageData) -> None:

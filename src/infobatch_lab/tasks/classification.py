@@ -21,7 +21,7 @@ from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.options import setting
 from infobatch_lab.processes import rank, total, world_size
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
-from infobatch_lab.variants import long_tail, noisy, redundant, validation
+from infobatch_lab.variants import long_tail, noisy, redundant, small, validation
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
@@ -166,6 +166,7 @@ IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
 CIFAR10 = "cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin"
 
 DIGITS = (images.read_digits, "", "tiny", 40, 32)
+CIFAR10_SMALL = (images.read_cifar10, CIFAR10, "resnet8-pooled", 100, 128)
 FASHION = (images.read_fashion_mnist, f"fashion-mnist/{IDX}", "convnet", 16, 128)
 
 RECIPES: dict[str, Recipe] = {
@@ -178,6 +179,8 @@ RECIPES: dict[str, Recipe] = {
     "fashion-mnist-redundant": recipe(*FASHION, redundant),
     "fashion-mnist-noisy": recipe(*FASHION, noisy),
     "cifar10": recipe(images.read_cifar10, CIFAR10, "resnet8-pooled", 16, 128),
+    "cifar10-small": recipe(*CIFAR10_SMALL, small),
+    "cifar10-small-validation": recipe(*CIFAR10_SMALL, lambda data: validation(small(data))),
     "cifar100": recipe(
         images.read_cifar100, "cifar-100-binary/{train,test}.bin", "resnet8-pooled", 16, 128
     ),
