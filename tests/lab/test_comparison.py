@@ -100,6 +100,13 @@ def test_smaller_batches_are_another_method() -> None:
     assert [row.as_dict()["shrink"] for row in rows] == ["epoch", "epoch", "batch"]
 
 
+def test_the_only_variant_of_a_rule_says_how_it_was_trained() -> None:
+    smaller, cut = replace(MEAN, shrink="batch"), replace(MEAN, rule="tiers", budget=0.6)
+    rows = rows_of([run_with(FULL), run_with(smaller), run_with(cut)])
+    names = [row.method.name for row in rows]
+    assert names == ["full", "mean, smaller batches", "tiers, 60% of the steps"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mean", "mean-unscaled", "random", "tiers", "full"])
 def test_every_table_says_the_same_of_a_rule(
