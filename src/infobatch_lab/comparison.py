@@ -97,7 +97,7 @@ class Method:
         if self.key.chosen and not self.match_forwards:
             rule = [] if self.rule == "full" else [self.rule, *self.key.settings]
             return ", ".join([self.key.chosen, *rule])
-        # The one variant of a rule needs no r and delta to be told apart. How it was trained is said.
+        # The only variant of a rule needs no r and delta. How it was trained is said all the same.
         said = replace(self.key, prune_ratio=None, delta=None) if self.is_main else self.key
         name = ", ".join([self.match_forwards or self.rule, *said.settings])
         return f"full, matched to {name}\N{NO-BREAK SPACE}†" if self.match_forwards else name
