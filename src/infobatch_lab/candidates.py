@@ -223,6 +223,8 @@ CANDIDATES: dict[str, Rule] = {
     "noise-100": Noise(growth=1.0),
     "proportional-50": Proportional(0.5),
     "proportional-60": Proportional(0.6),
+    "proportional-75": Proportional(0.75, max_weight=8.0),
+    "proportional-80": Proportional(0.8, max_weight=8.0),
     "errors-mean": OfErrors(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
@@ -231,5 +233,6 @@ CANDIDATES: dict[str, Rule] = {
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
 }
 """By name. `revisit-tiers` trains each sample in every third epoch at least; `two-steps-70` is for
-trainings of 100 epochs with `--delta 0.95`.
+trainings of 100 epochs with `--delta 0.95`. `proportional-75` and `-80` are for twice the epochs
+with twice the batch: hard samples are then seen twice as often as in full training.
 """
