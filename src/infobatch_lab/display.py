@@ -113,8 +113,8 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     if not rows:
         return
     metric = comparisons[0].metric
-    shown = {name: {column(row) for row in rows} - {""} for name, column in VARIED.items()}
-    varied = [name for name in VARIED if len(shown[name]) > (name != "choosing")]
+    values = {name: {column(row) for row in rows} - {""} for name, column in VARIED.items()}
+    varied = [name for name in VARIED if says_something(name, values[name])]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("rule")
     for name in (*varied, metric.words, "samples saved", "time saved", "overhead", "runs"):
@@ -137,6 +137,11 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
         out.print(f"{CROWD_MARK} {CROWDED}")
     if any(len(comparison.machines) > 1 for comparison in comparisons):
         out.print(SEVERAL_MACHINES)
+
+
+def says_something(column: str, values: set[str]) -> bool:
+    """Whether a column of settings is shown: for several values, or for one that is unusual."""
+    return len(values) > 1 or (column in USUAL and not values <= USUAL[column])
 
 
 def time_saved(row: Row) -> str:
@@ -220,4 +225,7 @@ VARIED: dict[str, Callable[[Row], str]] = {
     "budget": lambda row: _number(row.method.key.budget),
     "choosing": _choosing,
 }
-"""The columns of settings, each shown where it takes several values, and the time of choosing."""
+"""The columns of settings, and the time of choosing; `says_something` tells which are shown."""
+
+USUAL: dict[str, set[str]] = {"shrink": {"epoch"}, "budget": set(), "choosing": set()}
+"""Columns that are shown for a single value too, unless it is one of these."""

@@ -40,6 +40,15 @@ def test_times_of_several_machines_are_not_compared(capsys: pytest.CaptureFixtur
     assert "several machines" in table
 
 
+def test_a_table_says_that_all_rules_had_smaller_batches(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "shrink" not in shown(capsys, line("full"), line("mean"))
+    table = shown(capsys, line("full"), line("mean", shrink="batch"))
+    assert "shrink" in table
+    assert " batch " in table
+
+
 def test_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     table = shown(capsys, line("[/red]"), line("[bold]:smile:"), line("\x1b[31m"))
     for name in ("[/red] ", "[bold]:smile: ", "\\x1b[31m "):
