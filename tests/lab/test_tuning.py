@@ -42,5 +42,6 @@ def test_of_equally_good_rates_the_given_one_stays() -> None:
 
 
 def test_a_data_set_without_a_validation_split_is_refused() -> None:
-    with pytest.raises(UserError, match="data is 'cifar10', expected digits or fashion-mnist"):
+    known = "digits, fashion-mnist or cifar10-small"
+    with pytest.raises(UserError, match=f"data is 'cifar10', expected {known}"):
         trials(grid("cifar10", seeds=[0], rule="mean"))
