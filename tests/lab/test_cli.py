@@ -85,7 +85,10 @@ def test_the_version() -> None:
         ("frontier --lengths 0.7,0.5", "lengths is '0.7,0.5', expected parts of 1, with 1"),
         ("frontier --lengths 1,0", "lengths is '1,0', expected parts of 1"),
         ("frontier --rules median", "rule is 'median', expected one of"),
-        ("frontier --data mnist --tune-lr", "data is 'mnist', expected digits, fashion-mnist"),
+        (
+            "frontier --data mnist --tune-lr",
+            "data is 'mnist', expected digits, fashion-mnist or cifar10-small",
+        ),
         ("report nowhere", "nowhere does not exist"),
         ("report .", "holds no file that ends in .jsonl"),
         ("plan nowhere.npy", "nowhere.npy does not exist"),

@@ -83,9 +83,9 @@ class ByLength(nn.Module):
         words = self.network.get_input_embeddings()(input_ids)
         lengths = attention_mask.sum(1)
         order = lengths.argsort(descending=True, stable=True)
+        longest_of = lengths[order[::CHUNK]].tolist()  # the only values read back from the device
         logits = []
-        for rows in order.split(CHUNK):
-            longest = int(lengths[rows[0]])
+        for rows, longest in zip(order.split(CHUNK), longest_of, strict=True):
             inputs = {
                 "inputs_embeds": words[rows, :longest],
                 "attention_mask": attention_mask[rows, :longest],
