@@ -415,3 +415,32 @@ def test_bounds_are_those_of_the_plan() -> None:
     kept, sizes = len(pruner.plan), [len(batch) for batch in pruner.batches(4, shrink="batch")]
     bounds = [j * kept // 5 for j in range(6)]
     assert sizes == [b - a for a, b in pairwise(bounds)]
+
+
+class Reporting:
+    """A collate_fn that reports losses, which belongs into the training loop."""
+
+    def __init__(self, data: InfoBatch[int]) -> None:
+        self.data = data
+
+    def __call__(self, items: list[int]) -> str:
+        try:
+            self.data.update(torch.rand(len(items)), items)
+        except infobatch.OrderError as error:
+            return str(error)
+        return "no error"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_real_worker_cannot_report(method: str) -> None:
+    data = InfoBatch(Numbers(8), 3)
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_sampler=data.batches(4),
+        num_workers=1,
+        collate_fn=Reporting(data),
+        multiprocessing_context=method,
+    )
+    said = list(loader)
+    assert len(said) == 2
+    assert all("a copy inside a DataLoader worker" in sentence for sentence in said)

@@ -284,6 +284,26 @@ def test_a_rank_that_differs_is_told_so_on_every_rank(
     assert len(set(ranks)) == 1
 
 
+def different_steps() -> str:
+    """A rank that calls `update` more often than the others: for each micro-batch."""
+    data = InfoBatch(Numbers(100), num_steps=20)
+    loader = DataLoader(data, batch_size=8, sampler=data.sampler)
+    try:
+        for samples in loader:
+            parts = samples.split(8 if dist.get_rank() == 0 else 2)
+            for part in parts:
+                data.update(loss_of(part))
+    except StateError as error:
+        return str(error)
+    return "no error"
+
+
+def test_ranks_of_which_one_has_stopped_pruning_are_told_so(tmp_path: Path) -> None:
+    ranks = on_ranks(2, different_steps, tmp_path)
+    assert ranks[0].startswith("prunes is True on rank 0 and False on rank 1")
+    assert len(set(ranks)) == 1
+
+
 def leave_one_out(kind: str) -> dict[str, Any]:
     """Rank 1 reports less than it was given; all go on to an exchange of their own, as DDP does."""
     data, rank = make(101), dist.get_rank()

@@ -278,3 +278,36 @@ def test_misuse_is_named(data: InfoBatch[int]) -> None:
     for wrong in (torch.tensor([]), torch.tensor(3)):
         with pytest.raises(ValueError, match="a tensor of at least one sample"):
             data.hand_out(wrong)
+
+
+def test_weights_are_those_of_the_indices_that_were_given(data: InfoBatch[int]) -> None:
+    data.load_scores(loss_of(torch.arange(data.num_samples)))
+    weight_of = dict(zip(data.plan.indices.tolist(), data.plan.weights.tolist(), strict=True))
+    assert len(set(weight_of.values())) > 1
+    for samples in DataLoader(data, batch_size=8):
+        ordered = samples.sort().values  # as a loop does that sorts its batch
+        data.update(loss_of(ordered), ordered)
+        # Also after the last batch, which ends the epoch.
+        assert data.batch_weights.tolist() == [weight_of[i] for i in ordered.tolist()]
+    assert data.epoch == 1
+
+
+def test_weights_of_samples_that_the_epoch_does_not_train_are_refused(data: InfoBatch[int]) -> None:
+    data.load_scores(loss_of(torch.arange(data.num_samples)))
+    skipped = sorted(set(range(data.num_samples)) - set(data.plan.indices.tolist()))
+    data.hand_out(torch.tensor(skipped[:3]))
+    with pytest.raises(OrderError, match="not in the plan of epoch 0"):
+        data.batch_weights  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"batch_size": 7}, {"drop_last": True}, {"shrink": "batch"}, {"sharded": False},
+     {"uniform": True}],
+)  # fmt: skip
+def test_what_a_batch_sampler_decides_is_not_ignored(
+    data: InfoBatch[int], option: dict[str, Any]
+) -> None:
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name} is .* beside a batch_sampler, which decides it"):
+        DataLoader(data, batch_sampler=data.batches(4), **option)

@@ -43,8 +43,8 @@ def test_the_documented_members() -> None:
     assert members == {
         "batch_weights", "batches", "delta", "epoch", "hand_out", "load_scores", "load_state_dict",
         "metrics", "num_batches", "num_epochs", "num_nonfinite", "num_reported", "num_samples",
-        "num_steps", "plan", "rule", "sampler", "savings", "scores", "seed", "set_epoch",
-        "set_step", "shrink", "state_dict", "sync", "update", "with_indices",
+        "num_steps", "num_steps_done", "plan", "rule", "sampler", "savings", "scores", "seed",
+        "set_epoch", "set_step", "shrink", "state_dict", "sync", "update", "with_indices",
     }  # fmt: skip
 
 

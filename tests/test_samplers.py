@@ -34,6 +34,9 @@ from infobatch import InfoBatch, OrderError
 from tests.conftest import Numbers, loss_of, train_epoch
 
 NUM_SAMPLES, BATCH = 100, 8
+# A loop that is left early says that its losses are not recorded; what happens then is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:the losses of an epoch were not recorded")
+
 WORKERS = pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 KINDS = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for", "all at once"])
 TRACKED = pytest.mark.parametrize("kind", ["batches", "sampler", "by next", "by for"])
@@ -234,6 +237,19 @@ def test_look_ahead(data: InfoBatch[int], num_workers: int, kind: str, depth: in
         plans.append(data.plan.indices)
         train(data, reading_ahead(loader, depth))
     check_scores(data, plans)
+
+
+def test_a_loop_that_is_left_while_something_reads_ahead_is_not_recorded_and_says_so(
+    data: InfoBatch[int],
+) -> None:
+    for _ in range(2):
+        for step, samples in enumerate(reading_ahead(stock(data, 0))):
+            data.update(loss_of(samples))
+            if step == 3:
+                break
+        with pytest.warns(RuntimeWarning, match="losses of an epoch were not recorded"):
+            next(iter(stock(data, 0)))
+        assert data.scores.isnan().all()
 
 
 def test_a_second_loader_does_not_disturb(data: InfoBatch[int]) -> None:

@@ -198,3 +198,40 @@ def test_what_needs_no_schedule_is_refused() -> None:
         Schedule(lr_scheduler.ReduceLROnPlateau(optimizer), data, batch_size=2)
     with pytest.raises(ValueError, match="batch_size is 0"):
         Schedule(CURVES["Mine"](optimizer, 5), data, batch_size=0)
+
+
+@pytest.mark.parametrize("shrink", ["epoch", "batch"])
+@pytest.mark.parametrize("num_calls", [1, 2, 3])
+def test_a_step_that_is_called_once_per_process_counts_once(shrink: Any, num_calls: int) -> None:
+    data, optimizer = InfoBatch(Numbers(NUM_SAMPLES), NUM_EPOCHS), an_optimizer()
+    total = steps_of(NUM_SAMPLES, False, 1) * NUM_EPOCHS
+    schedule = Schedule(CURVES["CosineAnnealingLR"](optimizer, total), data, batch_size=BATCH)
+    loader = DataLoader(data, batch_sampler=data.batches(BATCH, shrink=shrink))
+    for _ in range(NUM_EPOCHS):
+        for samples in loader:
+            data.update(loss_of(samples))
+            optimizer.step()
+            for _ in range(num_calls):  # as accelerate does
+                schedule.step()
+    assert schedule.last_epoch == total
+
+
+def test_the_first_step_after_a_rollback_counts() -> None:
+    data, optimizer = InfoBatch(Numbers(NUM_SAMPLES), NUM_EPOCHS), an_optimizer()
+    schedule = Schedule(CURVES["LambdaLR"](optimizer, 1000), data, batch_size=BATCH)
+    loader = DataLoader(data, batch_sampler=data.batches(BATCH, shrink="batch"))
+    for number, samples in enumerate(loader):
+        if number == 2:
+            saved = copy.deepcopy(schedule.state_dict()), data.state_dict()
+        if number == 3:
+            break
+        data.update(loss_of(samples))
+        optimizer.step()
+        schedule.step()
+    schedule.load_state_dict(saved[0])  # before the pruner, as a framework may do
+    data.load_state_dict(saved[1])
+    before = schedule.last_epoch
+    data.update(loss_of(next(iter(loader))))
+    optimizer.step()
+    schedule.step()
+    assert schedule.last_epoch == before + 1

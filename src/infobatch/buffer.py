@@ -76,14 +76,14 @@ class LossBuffer:
         return self._weights.index_select(0, entries)
 
     def write_in_order(self, entries: slice, losses: Tensor) -> None:
-        """Write the losses of consecutive entries down, as they are."""
+        """Record the losses of consecutive entries as they are."""
         if self.arrays is not None:
             self.arrays.losses[entries] = as_array(losses)
         else:
             self._losses[entries] = losses.detach()
 
     def write_by_index(self, entries: Tensor, losses: Tensor) -> None:
-        """Write the losses of any entries down; a loss of -0.0, which reads as none, as +0.0."""
+        """Record the losses of any entries; a loss of -0.0, which reads as none, as +0.0."""
         losses = torch.where(losses == 0, 0.0, losses.detach().float())
         self._losses.index_copy_(0, entries, losses)
 
@@ -115,7 +115,7 @@ class HostArrays(NamedTuple):
     """The losses, read as whole numbers."""
 
     def write_by_index(self, entries: NDArray[Any], losses: Tensor) -> int:
-        """Write losses down; returns how many of them are the first ones of their entries."""
+        """Record losses; returns how many of them are the first ones of their entries."""
         num_new = int(np.count_nonzero(self.bits.take(entries) == NO_BITS))
         self.losses[entries] = as_array(losses) + ZERO  # makes +0.0 of -0.0, which reads as none
         return num_new
@@ -147,7 +147,7 @@ class EntryOf:
         self._on_device: Tensor | None = None
 
     def on_host(self, samples: NDArray[np.int64]) -> NDArray[Any]:
-        """The entries of these samples, or a sentence about those that are not trained here."""
+        """Return the entries of these samples, or raise if one is not trained here."""
         try:
             entries = self._entry_of.take(samples)
             is_inside = np.minimum.reduce(samples) >= 0  # NumPy counts what is below 0 from the end

@@ -21,6 +21,11 @@ from infobatch.state import Savings
 
 Item = TypeVar("Item", covariant=True)
 
+WORKER_COPY = (
+    "this InfoBatch is a copy inside a DataLoader worker, which has only the data: prune and "
+    "report in the process that trains."
+)
+
 
 class InfoBatch(Dataset[Item], Generic[Item]):
     """A map-style data set that skips part of the samples your model has learned.
@@ -146,11 +151,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     @property
     def _pruner(self) -> Pruner:
         if self._own is None:
-            raise OrderError(
-                "this InfoBatch is a copy inside a DataLoader worker, which has only the data: "
-                "prune and report in the process that trains.",
-                "worker-copy",
-            )
+            raise OrderError(WORKER_COPY, "worker-copy")
         return self._own
 
     def update(
@@ -177,6 +178,8 @@ class InfoBatch(Dataset[Item], Generic[Item]):
                 of its denominators; if that sum is 0, the sample keeps its score.
 
         """
+        if get_worker_info() is not None:  # what the copy in a forked worker records is lost
+            raise OrderError(WORKER_COPY, "worker-copy")
         return self._pruner.update(
             losses, indices, scores=scores, mask=mask, denominators=denominators
         )
@@ -215,7 +218,11 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     @property
     def batch_weights(self) -> Tensor:
-        """The weights of the current batch, for losses that you weight yourself; a copy."""
+        """The weights of the current batch, for losses that you weight yourself; a copy.
+
+        With `uniform=True`, `update` also multiplies by len(batch) / batch_size; do the same with
+        losses that you weight yourself.
+        """
         return self._pruner.batch_weights
 
     @property
@@ -251,10 +258,15 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     def num_batches(self) -> int:
         """How many batches the epoch that ended last had in this process, to average losses.
 
-        `len(loader)` is already that of the next epoch. After a resume, only the batches since
-        then count.
+        It counts calls of `update`, so micro-batches count one by one. `len(loader)` is already
+        that of the next epoch. After a resume, only the batches since then count.
         """
         return self._pruner.num_batches
+
+    @property
+    def num_steps_done(self) -> int:
+        """How many batches were reported so far, or what `set_step` said last."""
+        return self._pruner.num_steps_done
 
     @property
     def num_reported(self) -> int:
@@ -306,7 +318,10 @@ class InfoBatch(Dataset[Item], Generic[Item]):
         self._pruner.set_epoch(epoch)
 
     def set_step(self, num_steps_done: int) -> None:
-        """Set how many of `num_steps` are done, if a framework counts the steps."""
+        """Set how many of `num_steps` are done, if a framework counts the steps.
+
+        Call it before `update`: the last `update` of an epoch decides whether the next one prunes.
+        """
         self._pruner.set_step(num_steps_done)
 
     def load_scores(self, scores: Tensor) -> None:

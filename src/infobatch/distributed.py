@@ -82,7 +82,7 @@ def check_same(device: torch.device, **own: object) -> None:
                 raise StateError(
                     f"{name} is {first} on rank 0 and {values[name]} on rank {other}: start "
                     "all ranks with the same data set, seed and settings, and from the same "
-                    "checkpoint.",
+                    "checkpoint, and report as many batches on each of them.",
                     "ranks-differ",
                 )
 

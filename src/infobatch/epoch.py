@@ -23,7 +23,7 @@ from infobatch import distributed
 from infobatch.buffer import HOST, EntryOf, LossBuffer
 from infobatch.callers import LoaderCall
 from infobatch.distributed import has_loss, no_losses
-from infobatch.errors import OrderError
+from infobatch.errors import OrderError, warn
 from infobatch.plan import Plan
 from infobatch.scores import NO_SCORE
 from infobatch.shard import Shard
@@ -222,6 +222,8 @@ class Epoch:
         """The same for a batch whose samples are known."""
         shard = self._shard or self.shard(sharded=False)
         entry_of = self._entry_of or self._lookup(shard)
+        if indices.is_cpu:
+            entry_of.on_host(indices.numpy())  # raises for a sample that the epoch does not have
         return self._new_buffer_or_own(device).weights(entry_of.on_device(indices, device))
 
     def check_one_weight(self, indices: Tensor) -> None:
@@ -238,7 +240,7 @@ class Epoch:
             )
 
     def record_in_order(self, losses: Tensor) -> Tensor | None:
-        """Write the next losses in order down; returns their weights, None where all are 1."""
+        """Record the next losses in order; returns their weights, None where all are 1."""
         tracker = self.tracker
         if tracker is None:
             raise OrderError(NO_BATCH, "no-batch")
@@ -277,7 +279,7 @@ class Epoch:
     def record_by_index(
         self, losses: Tensor, indices: Tensor, *, is_repeat: bool = False
     ) -> Tensor | None:
-        """Write losses down by the indices of their samples; returns what `record_in_order` does.
+        """Record losses by the indices of their samples; returns what `record_in_order` does.
 
         `is_repeat` says that the same batch was recorded before, which a device does not show.
         """
@@ -408,6 +410,12 @@ class Epoch:
         tracker.check_complete(by_new_loop=by_new_loop)
         if not tracker.is_certain:
             self.discard()
+            warn(
+                "the losses of an epoch were not recorded, because it is not known which samples "
+                "they belong to (its loop was left early while something read ahead of it, batches "
+                "were dropped before the first update, or one was reported twice): use "
+                "infobatch.DataLoader, which knows the samples of each batch."
+            )
 
     def discard(self) -> None:
         """Forget what was reported: the epoch stands where it began in this process."""

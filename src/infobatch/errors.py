@@ -30,7 +30,7 @@ def _with_entry(sentence: str, entry: str) -> str:
 
 
 def check_whole(name: str, value: object, *, at_least: int | None = None) -> int:
-    """An int, or a sentence: `check_whole("num_epochs", 3, at_least=1)`."""
+    """Return an int, or raise: `check_whole("num_epochs", 3, at_least=1)`."""
     expected = "a whole number" if at_least is None else f"a whole number of at least {at_least}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def check_whole(name: str, value: object, *, at_least: int | None = None) -> int
 
 
 def check_fraction(name: str, value: object, *, one_allowed: bool) -> float:
-    """A float from 0 to 1, or a sentence: `check_fraction("delta", 1, one_allowed=True)`."""
+    """Return a float from 0 to 1, or raise: `check_fraction("delta", 1, one_allowed=True)`."""
     upper = "<= 1" if one_allowed else "< 1"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, expected a number with 0 <= {name} {upper}.")

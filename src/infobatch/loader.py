@@ -61,6 +61,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             batch_sampler = dataset.batches(
                 batch_size, drop_last=drop_last, shrink=shrink, sharded=sharded, uniform=uniform
             )
+        else:
+            given = {
+                "batch_size": (batch_size, 1),
+                "drop_last": (drop_last, False),
+                "shrink": (shrink, "epoch"),
+                "sharded": (sharded, True),
+                "uniform": (uniform, False),
+            }
+            for name, (value, default) in given.items():
+                if value != default:
+                    raise ValueError(
+                        f"{name} is {value!r} beside a batch_sampler, which decides it: give it to "
+                        "train_data.batches()."
+                    )
         super().__init__(
             IndexedBatches(dataset.dataset),
             batch_sampler=batch_sampler,

@@ -75,9 +75,10 @@ PACKED_SIZE = len(fields(EpochMetrics))
 def mean_loss(plan: Plan, reported: EpochLosses) -> float | None:
     """The mean loss over all samples of the data set, from those that were trained.
 
-    In a whole epoch it is sum(w l) / N, whose expectation is the mean over all N samples, and which
-    full training's mean loss is where nothing is skipped. The entries of a plan are in random
-    order: a part of them, where an epoch was broken off or losses are not finite, stands for all.
+    In a whole epoch it is sum(w l) / N, whose expectation is the mean over all N samples. If
+    nothing is skipped, it equals the mean loss of full training. The entries of a plan are in
+    random order: a part of them, where an epoch was broken off or losses are not finite, stands
+    for all.
 
     >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
     >>> mean_loss(plan, EpochLosses(torch.tensor([5.0, 0.5])))
@@ -97,8 +98,8 @@ def gradient_noise(plan: Plan, reported: EpochLosses) -> float | None:
 
     A sample with gradient g that is kept with probability p weighs w = 1/p. So it adds g^2 / p to
     the second moment of the gradient, in expectation, and g^2 in full training (Eq. 13 and 14).
-    Assumed is that g^2 is proportional to the loss: this is so for a squared error, and a bound for
-    any smooth loss that is never below 0. Then the variance grows by sum(l/p) / sum(l) over all
+    This assumes that g^2 is proportional to the loss, which is so for a squared error, and a bound
+    for any smooth loss that is never below 0. Then the variance grows by sum(l/p) / sum(l) over all
     samples, and the kept ones estimate both sums: each stands for w samples.
 
     Appendix B.3 looks at one kept sample, whose noise-to-signal ratio, squared, grows by this

@@ -155,7 +155,7 @@ def _check_labels(labels: object) -> None:
 def _check(
     name: str, value: object, shape: tuple[int | str, ...], *, whole: bool, meaning: str
 ) -> None:
-    """A tensor of this shape, in which a word stands for any size of at least 1, or a sentence."""
+    """Raise if it is no tensor of this shape, in which a word stands for any size of at least 1."""
     if isinstance(value, Tensor):
         given = f"{value.dtype} of shape {tuple(value.shape)}"
         is_number = not value.is_complex() and value.dtype != torch.bool

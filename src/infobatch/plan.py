@@ -25,8 +25,8 @@ BLOCK = 1 << 15
 """How many samples are looked at together."""
 
 FEW = 8
-"""So many groups are told apart by a pass for each; more of them (classes) by sorting. So many
-probabilities are groups; more of them are drawn one by one.
+"""Up to this many groups are found with one pass each; more of them (classes) are sorted. Up to
+this many distinct probabilities are drawn as groups; more of them one by one.
 """
 
 Weigh = Callable[[NDArray[np.integer], NDArray[np.integer]], NDArray[np.float32]]

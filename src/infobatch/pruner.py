@@ -226,10 +226,15 @@ class Pruner:
     def num_batches(self) -> int:
         """How many batches the epoch that ended last had in this process, to average losses.
 
-        `len(loader)` is already that of the next epoch. After a resume, only the batches since
-        then count.
+        It counts calls of `update`, so micro-batches count one by one. `len(loader)` is already
+        that of the next epoch. After a resume, only the batches since then count.
         """
         return self._num_batches
+
+    @property
+    def num_steps_done(self) -> int:
+        """How many batches were reported so far, or what `set_step` said last."""
+        return self._steps_done
 
     @property
     def num_reported(self) -> int:
@@ -244,10 +249,16 @@ class Pruner:
     @property
     @no_compile
     def batch_weights(self) -> Tensor:
-        """The weights of the current batch, for losses that you weight yourself; a copy."""
+        """The weights of the current batch, for losses that you weight yourself; a copy.
+
+        With `uniform=True`, `update` also multiplies by len(batch) / batch_size; do the same with
+        losses that you weight yourself.
+        """
         epoch, loaded = self._epoch, self._loaded
         if loaded is not None:
             if loaded.is_new:
+                if loaded.epoch != self.epoch:
+                    raise OrderError(NO_BATCH, "no-batch")
                 return self._current().weights_by_index(loaded.indices, self._device).clone()
         elif epoch is not None and epoch.tracker is not None:
             if not epoch.is_by_index:
@@ -313,7 +324,7 @@ class Pruner:
         weights = self._record(recorded, indices, is_loss=scores is None)
         if weights is not None:
             return weighted_mean(rows, weights)
-        # What prunes nothing is to the last bit what it would be without the library.
+        # An epoch that prunes nothing returns exactly the loss without the library.
         return losses.mean() if mask is None else rows.mean()
 
     def _update_ratio(
@@ -360,10 +371,13 @@ class Pruner:
     def _record(
         self, recorded: Tensor, indices: Tensor | Sequence[int] | None, *, is_loss: bool
     ) -> Tensor | None:
-        """Write the scores of a batch down; returns its weights, None where all are 1."""
+        """Record the scores of a batch; returns its weights, None where all are 1."""
         loaded = self._loaded if indices is None else None
+        if indices is not None and self._loaded is not None:
+            self._loaded.by_index = True
         if loaded is not None and loaded.weights is not None:  # reported again after its epoch
             self._last_weights = loaded.take_weights(recorded.shape[0])
+            self._steps_done += 1
             return self._last_weights
         epoch = self._epoch or self._current()
         self._device = recorded.device
@@ -406,7 +420,10 @@ class Pruner:
             self._loaded = None
 
     def set_step(self, num_steps_done: int) -> None:
-        """Set how many of `num_steps` are done, if a framework counts the steps."""
+        """Set how many of `num_steps` are done, if a framework counts the steps.
+
+        Call it before `update`: the last `update` of an epoch decides whether the next one prunes.
+        """
         self._steps_done = check_whole("num_steps_done", num_steps_done, at_least=0)
 
     def load_scores(self, scores: Tensor) -> None:
@@ -599,6 +616,7 @@ class Pruner:
                 num_steps=self.num_steps,
                 rule=f"{self.rule!r} until {self.delta}",
                 epoch=self.epoch,
+                prunes=self._state.prunes,
                 num_reported=self.num_reported,
                 torch=torch.__version__,
                 numpy=np.__version__,

@@ -3,7 +3,7 @@
 Epochs of fewer steps would leave a schedule behind its curve. So it follows the pruner's place in
 the epoch: after a part p of an epoch's steps, it stands where full training stands after a part p
 of its own, and at each epoch's end exactly where full training does. With `shrink="batch"` a pruned
-epoch has as many steps as a full one, and the schedule is stepped as it is.
+epoch has as many steps as a full one, and the schedule takes a step with each of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Progress(Protocol):
     def epoch(self) -> int: ...
     @property
     def num_reported(self) -> int: ...
+    @property
+    def num_steps_done(self) -> int: ...
     @property
     def plan(self) -> Plan: ...
     @property
@@ -89,6 +91,8 @@ class Schedule(LRScheduler):
         self._accumulate = check_whole("accumulate", accumulate, at_least=1)
         # Where the wrapped one stands, not the pruner, which may be ahead of it or begin anew.
         self._num_steps: int = getattr(scheduler, "last_epoch", 0)
+        self._stepped_at: int | None = None
+        """The pruner's steps at the last `step()`."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -97,10 +101,12 @@ class Schedule(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         """Move the wrapped scheduler to where full training would be now."""
-        if self._pruner.shrink == "batch":
-            self._move_to(self._num_steps + 1)
-        else:
+        if self._pruner.shrink == "epoch":
             self._move_to(self._target())
+        elif self._pruner.num_steps_done != self._stepped_at:
+            # Once for each step of the optimizer: accelerate calls this once per process.
+            self._move_to(self._num_steps + 1)
+        self._stepped_at = self._pruner.num_steps_done
 
     def _move_to(self, target: int) -> None:
         while self._num_steps < target:
@@ -145,3 +151,4 @@ class Schedule(LRScheduler):
         """Continue where `state_dict()` was taken. Load the state of the pruner, too."""
         self.scheduler.load_state_dict(state_dict["scheduler"])
         self._num_steps = state_dict["num_steps"]
+        self._stepped_at = None

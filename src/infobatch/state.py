@@ -239,7 +239,7 @@ class Checkpoint:
         if self.lengthened:
             warn(
                 f"this run is longer than the checkpoint's, {self.lengthened}: the new length "
-                "counts from the next epoch on."
+                "counts for every epoch that begins after this."
             )
         if self.running is not None:
             _, reported = self.running

@@ -414,6 +414,8 @@ class LoadedBatch:
             raise ValueError(f"indices {given}, expected a tensor of at least one sample.")
         self.indices = indices
         self.epoch = epoch
+        self.by_index = False
+        """Whether it was reported with indices that the user gave."""
         self.weights: Tensor | None = None
         """Of the whole batch, where it has closed its epoch, whose plan is gone."""
         self._thread = get_ident()
@@ -434,7 +436,7 @@ class LoadedBatch:
     @property
     def is_new(self) -> bool:
         """Whether none of it was reported yet."""
-        return self._num_taken == 0
+        return self._num_taken == 0 and not self.by_index
 
     @property
     def num_left(self) -> int:

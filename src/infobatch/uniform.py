@@ -22,7 +22,7 @@ from torch import Tensor
 from infobatch.shard import Shard
 
 MOST_WEIGHTS = 8
-"""With more of them, a batch would hold little but what a rule has put into one small group."""
+"""With more weights, batches would hold samples of one small group each."""
 
 
 @dataclass(frozen=True)

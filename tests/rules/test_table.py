@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from infobatch import Pruner
@@ -79,3 +80,11 @@ def test_an_unknown_rule_is_refused_with_the_names() -> None:
         Pruner(10, 2, rule="median")
     with pytest.raises(TypeError, match="expected a Rule or one of"):
         Pruner(10, 2, rule=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [n for n, row in RULES.items() if row.default_ratio is not None])
+def test_a_ratio_of_another_number_type_is_the_same_rule(name: str) -> None:
+    rules = {repr(Pruner(4, 2, ratio, rule=name).rule) for ratio in (0.25, np.float64(0.25))}
+    assert len(rules) == 1
+    zeros = {repr(Pruner(4, 2, ratio, rule=name).rule) for ratio in (0, 0.0)}
+    assert len(zeros) == 1

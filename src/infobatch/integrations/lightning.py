@@ -135,7 +135,7 @@ class InfoBatchCallback(Callback):
         set_length(trainer, num_batches)
 
     def _loader(self, trainer: Any) -> DataLoader[Any]:
-        """The training loader, or a sentence that says why it cannot be used."""
+        """Return the training loader, or raise if it cannot be used."""
         limit = trainer.limit_train_batches
         is_cut = (isinstance(limit, int) or limit != FULL) and not is_trial(trainer)
         if is_cut or trainer.overfit_batches:

@@ -22,6 +22,7 @@ from infobatch.rules.base import (
     moving_average,
     nothing_known,
     num_known,
+    settle_ratio,
 )
 
 
@@ -78,7 +79,7 @@ class EpsilonGreedy(Rule):
     """How much the last loss counts in the moving average."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         check_fraction("epsilon", self.epsilon, one_allowed=True)
         check_fraction("alpha", self.alpha, one_allowed=True)
 
@@ -121,7 +122,7 @@ class UCB(Rule):
     """How much the last loss counts in the moving average."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         check_fraction("alpha", self.alpha, one_allowed=True)
 
     @property

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from infobatch.errors import check_fraction
 from infobatch.groups import Groups, Selection
 
 Memory = dict[str, Tensor]
@@ -81,6 +82,15 @@ def _layout(memory: Memory, name: str) -> str:
     if not isinstance(values, Tensor):
         return f"a {type(values).__name__}"
     return f"{values.dtype} of shape {tuple(values.shape)}"
+
+
+def settle_ratio(rule: Rule) -> None:
+    """Check the `prune_ratio` of a frozen rule, and keep it as a float.
+
+    A checkpoint knows a rule by its repr, in which 0.3 and np.float64(0.3) would differ.
+    """
+    ratio = check_fraction("prune_ratio", getattr(rule, "prune_ratio", None), one_allowed=False)
+    object.__setattr__(rule, "prune_ratio", ratio)
 
 
 def everything(scores: Tensor) -> Groups:

@@ -28,7 +28,7 @@ from torch import Tensor
 from infobatch.errors import check_fraction, check_whole
 from infobatch.groups import Groups
 from infobatch.rules.bandits import highest
-from infobatch.rules.base import Memory, Rule
+from infobatch.rules.base import Memory, Rule, settle_ratio
 
 STAGES = ((0.8, 0.4), (0.6, 0.6), (0.3, 0.8))
 """From which part of the epochs on F is multiplied by what; by 1 before."""
@@ -50,7 +50,7 @@ class Kakurenbo(Rule):
     """The length of training. Later epochs hide less."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         check_fraction("confidence", self.confidence, one_allowed=True)
         check_whole("num_epochs", self.num_epochs, at_least=1)
 

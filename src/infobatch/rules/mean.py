@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, num_known
+from infobatch.rules.base import Memory, Rule, everything, num_known, settle_ratio
 
 
 def mean_of_known(scores: Tensor) -> float | None:
@@ -45,7 +44,7 @@ class Mean(Rule):
     """Whether kept samples weigh more, to make up for what is skipped."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
 
     @property
     def unbiased(self) -> bool:

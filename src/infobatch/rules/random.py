@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, known
+from infobatch.rules.base import Memory, Rule, known, settle_ratio
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Random(Rule):
     """Whether kept samples weigh more, to make up for what is skipped."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
 
     @property
     def unbiased(self) -> bool:

@@ -25,9 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.errors import check_fraction
 from infobatch.groups import Probabilities, Selection
-from infobatch.rules.base import Memory, Rule, everything, known
+from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
 from infobatch.rules.classes import Classes
 
 Floats = NDArray[np.float64]
@@ -70,7 +69,7 @@ class RCAP(Rule):
     """The labels, divided into classes; None without labels."""
 
     def __post_init__(self, labels: Tensor | Sequence[int] | None) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         if not self.beta > 0:
             raise ValueError(f"beta is {self.beta!r}, expected a number above 0.")
         object.__setattr__(self, "classes", None if labels is None else Classes.of(labels))

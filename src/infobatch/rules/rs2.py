@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known
+from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
 
 KEPT, LEFT, USED = 0, 1, 2
 
@@ -40,7 +39,7 @@ class RS2(Rule):
     prune_ratio: float = 0.5
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
 
     @property
     def unbiased(self) -> bool:

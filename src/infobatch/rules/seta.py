@@ -24,7 +24,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction, check_whole
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, num_known
+from infobatch.rules.base import Memory, Rule, everything, num_known, settle_ratio
 
 MAX_ITERATIONS = 100
 
@@ -71,7 +71,7 @@ class SeTa(Rule):
     """From this epoch on, only the random part is skipped; None for never."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         if check_whole("num_groups", self.num_groups, at_least=1) > 255:
             raise ValueError(f"num_groups is {self.num_groups}, expected at most 255.")
         check_fraction("window", self.window, one_allowed=True)

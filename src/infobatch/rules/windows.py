@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from infobatch.errors import check_fraction, check_whole
+from infobatch.errors import check_whole
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known
+from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
 
 NEVER = -1
 """The window of a score that no epoch has recorded."""
@@ -41,7 +41,7 @@ class Windows(Rule):
     """How many windows an epoch has."""
 
     def __post_init__(self) -> None:
-        check_fraction("prune_ratio", self.prune_ratio, one_allowed=False)
+        settle_ratio(self)
         check_whole("num_windows", self.num_windows, at_least=1)
 
     @property
