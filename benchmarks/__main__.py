@@ -79,16 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.sections or SECTIONS:
         measured[name] = (SMALL if options.small else SECTIONS)[name]()
         print(as_text(measured[name]), end="\n\n", flush=True)
-    if measured.keys() == SECTIONS.keys() and not options.small:
-        measured["model"] = scale.model_section(measured)
-        print(as_text(measured["model"]), end="\n\n")
     if out is not None:
-        write(measured, out)
+        write(measured, out, is_small=options.small)
         print(f"written to {out / 'RESULTS.md'}")
 
 
-def write(measured: dict[str, Section], out: Path) -> None:
-    """The page, the figures, the picture."""
+def write(measured: dict[str, Section], out: Path, *, is_small: bool) -> None:
+    """The page, the figures, the picture. Sections that were measured before stay as they are."""
     out.mkdir(parents=True, exist_ok=True)
     machine = {
         "processor": processor(),
@@ -101,9 +98,11 @@ def write(measured: dict[str, Section], out: Path) -> None:
     before = json.loads(raw.read_text()) if raw.exists() else {}
     sections = before["sections"] if before.get("machine") == machine else {}
     sections |= {name: {"commit": commit(), **of.as_json()} for name, of in measured.items()}
-    sections = {name: sections[name] for name in (*SECTIONS, "model") if name in sections}
+    sections = {name: sections[name] for name in SECTIONS if name in sections}
     raw.write_text(json.dumps({"machine": machine, "sections": sections}, indent=1) + "\n")
     all_of_it = {name: Section.from_json(found) for name, found in sections.items()}
+    if all_of_it.keys() >= scale.MODELLED and not is_small:
+        all_of_it["model"] = scale.model_section(all_of_it)
     (out / "RESULTS.md").write_text(page(all_of_it, machine))
     if "growth" in measured:
         growth.picture(measured["growth"], out / "growth.png")

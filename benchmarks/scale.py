@@ -59,6 +59,10 @@ class Costs:
         return 4 * self.n
 
 
+MODELLED = {"plan", "memory", "merge", "checkpoint"}
+"""The sections that the model is compared with."""
+
+
 def figure(section: Section, what: str) -> float:
     return next(row.ours for row in section.rows if row.what == what)
 

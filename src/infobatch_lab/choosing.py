@@ -7,7 +7,6 @@ the statistics that it looks at, as if it had collected them alone.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -26,6 +25,7 @@ from torch.utils.data import Dataset
 from infobatch import StateError, selection
 from infobatch.selection import METHODS, Statistics
 from infobatch_lab.errors import UserError
+from infobatch_lab.files import lock
 from infobatch_lab.processes import world_size
 from infobatch_lab.proxies import EARLY_RUNS, Proxy, early_runs_of, proxy_of, trained
 from infobatch_lab.seeding import generator
@@ -250,12 +250,8 @@ def with_validation(outputs: Statistics) -> Statistics:
 def locked(path: Path, go_on: Callable[[Progress], bool]) -> Iterator[None]:
     """Hold a file's lock, so that runs at the same time do not collect the same statistics."""
     with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not go_on(Progress(0, 0.0)):
-                    raise StopError from None
-                time.sleep(POLL_SECONDS)
+        while not lock(file):
+            if not go_on(Progress(0, 0.0)):
+                raise StopError
+            time.sleep(POLL_SECONDS)
         yield

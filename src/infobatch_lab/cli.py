@@ -37,13 +37,13 @@ from infobatch_lab.commands.sweeps import (
     load,
     run_cells,
     show_or_print,
+    show_or_print_frontiers,
     stop_here,
     title_of,
 )
-from infobatch_lab.display import running, show_frontiers, tell
+from infobatch_lab.display import running, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
-from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
 from infobatch_lab.settings import settings
@@ -209,7 +209,7 @@ def compare(
     epilog=examples(
         "infobatch frontier",
         "infobatch frontier --data fashion-mnist --seeds 5 --tune-lr --jobs 2 --out fashion",
-        "infobatch frontier --data fashion-mnist-noisy --lengths 1,0.6 --rules mean,tiers",
+        "infobatch frontier --data fashion-mnist-noisy --lengths 1,0.6,0.5 --rules mean,tiers",
         "nice -n 19 infobatch frontier --seeds 10 &    # after a kill, repeat it to continue",
     )
 )
@@ -249,16 +249,17 @@ def frontier(
         raise UserError(f"lengths is {lengths!r}, expected parts of 1, with 1 among them.")
     rule_list = split("rules", rule_names)
     cells = frontier_grid(data, parts, rule_list, seeds=range(seeds), **given)
+    if len({cell.epochs for cell in cells}) < 2:
+        raise UserError(
+            f"lengths is {lengths!r}, expected at least two that differ in whole epochs: full "
+            f"training has {cells[0].epochs}."
+        )
     if tune_lr:
         trials = tuning.trials(cells)
         tried = run_cells(trials, [], out_folder / runs.TRIALS, data_dir, jobs, checkpoint_every)
         cells = tuning.tuned(cells, tried)
     run_cells(cells, [], out_folder / RUNS, data_dir, jobs, checkpoint_every)
-    found = find_frontiers(runs.read_file(out_folder / RUNS))
-    if as_json:
-        print(json.dumps([each.as_dict() for each in found]))
-    else:
-        show_frontiers(found)
+    show_or_print_frontiers(out_folder / RUNS, as_json)
 
 
 @app.callback(invoke_without_command=True)

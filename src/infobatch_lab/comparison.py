@@ -17,7 +17,8 @@ from typing import Any
 from infobatch_lab.fields import Value
 from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
-from infobatch_lab.rules import DELTA, default_ratio
+from infobatch_lab.rules import default_ratio
+from infobatch_lab.settings import default_delta
 from infobatch_lab.statistics import Difference, difference
 from infobatch_lab.styles import STYLES
 from infobatch_lab.subsets import said_of_subset
@@ -45,11 +46,6 @@ class MethodKey:
     def chosen(self) -> str:
         """The samples that were chosen before training, in words; empty where there are all."""
         return said_of_subset(self.select, self.keep, self.subset)
-
-    @property
-    def is_default(self) -> bool:
-        """Whether it is its rule as the library has it."""
-        return self == MethodKey(self.rule, default_ratio(self.rule), DELTA)
 
     @property
     def matched_rule(self) -> MethodKey:
@@ -161,10 +157,6 @@ class Comparison:
     @property
     def main_methods(self) -> list[Method]:
         return [method for method in self.methods if method.is_main]
-
-    @property
-    def other_methods(self) -> list[Method]:
-        return [method for method in self.methods if not method.is_main]
 
     @property
     def num_full(self) -> int:
@@ -343,7 +335,8 @@ def compare(runs: Sequence[Run]) -> tuple[list[Comparison], list[str]]:
                 notes.append(f"{older} is left out: {run.place} is the same run again.")
             seeds[run.seed] = run
     comparisons = [
-        Comparison(dict(compared), _methods(table)) for compared, table in tables.items()
+        Comparison(dict(compared), _methods(table, dict(compared)["data"]))
+        for compared, table in tables.items()
     ]
     return _titled(comparisons), notes
 
@@ -379,17 +372,22 @@ def _but_for_epochs(compared: Compared) -> Compared:
     return tuple(pair for pair in compared if pair[0] != "epochs")
 
 
-def _methods(table: dict[MethodKey, dict[int, Run]]) -> tuple[Method, ...]:
+def _methods(table: dict[MethodKey, dict[int, Run]], data: Value) -> tuple[Method, ...]:
+    def rank(key: MethodKey) -> tuple[bool, int]:
+        """First the rule as it is without any options, then the variant with the most seeds."""
+        default = MethodKey(key.rule, default_ratio(key.rule), default_delta(data))
+        return key == default, len(table[key])
+
     def is_main(key: MethodKey) -> bool:
         key = key.matched_rule
         if key.chosen:
             return False
+        if key.rule == "full":
+            return True  # with fewer steps it is what others are compared with too
         rivals = [
             k for k in table if k.rule == key.rule and k.match_forwards is None and not k.chosen
         ]
-        return key not in rivals or key == max(
-            rivals, key=lambda rival: (rival.is_default, len(table[rival]))
-        )
+        return key not in rivals or key == max(rivals, key=rank)
 
     methods = (
         Method(key, runs=tuple(seeds[seed] for seed in sorted(seeds)), is_main=is_main(key))

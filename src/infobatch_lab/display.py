@@ -173,6 +173,12 @@ def show_frontiers(frontiers: Sequence[Frontier]) -> None:
                 row.verdict or "",
             )
         out.print(table)
+        if too_short := [row.name for row in frontier.rows() if row.is_out_of_reach]:
+            out.print(
+                f"{', '.join(too_short)} trained fewer samples than the shortest full training: "
+                "add a shorter one to --lengths to compare with the line.",
+                soft_wrap=True,
+            )
 
 
 def mean_and_half(metric: Metric, found: Difference | None) -> str:

@@ -6,6 +6,7 @@ out of the folder that the user named.
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import os
@@ -14,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from infobatch_lab.errors import UserError
 
@@ -40,6 +42,17 @@ def check_size(path: Path, num_bytes: int) -> None:
             f"{path} would take {num_bytes:,} bytes of memory, expected at most {MOST_BYTES:,}: "
             "replace it, or make it smaller."
         )
+
+
+def lock(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed; False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def check_target(path: Path) -> None:

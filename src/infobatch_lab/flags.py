@@ -16,7 +16,7 @@ from infobatch_lab.settings import Settings, declared
 
 def option(field: Field[Any], kind: Any, *, swept: bool, task_name: str = "") -> inspect.Parameter:
     """A setting as an option. One that is not given is None, so that the data set may say it."""
-    flag = field.metadata["flag"] or "--" + field.name.replace("_", "-")
+    flag = "--" + field.name.replace("_", "-")
     text, choices = field.metadata["help"], field.metadata["choices"]
     if field.name == "model":
         of_tasks = [name for recipe in tasks.RECIPES.values() for name in recipe.task.models]
@@ -29,7 +29,9 @@ def option(field: Field[Any], kind: Any, *, swept: bool, task_name: str = "") ->
         kind, text = str, f"{text}; one or more, separated by commas"
     if "[default" not in text:
         default = "per data set" if field.default is MISSING else field.default
-        text += "" if default is None or default is False else f" [default: {default}]"
+        suited = any(field.name in recipe.defaults for recipe in tasks.RECIPES.values())
+        or_suited = ", or what suits the data set" if suited and default != "per data set" else ""
+        text += "" if default is None or default is False else f" [default: {default}{or_suited}]"
     annotation = Annotated[kind | None, typer.Option(flag, help=text)]
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(field.name, keyword, default=None, annotation=annotation)

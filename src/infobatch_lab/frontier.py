@@ -20,7 +20,8 @@ from infobatch_lab.comparison import Comparison, Method, MethodKey, key_of, plac
 from infobatch_lab.fields import Value
 from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
-from infobatch_lab.rules import DELTA, default_ratio
+from infobatch_lab.rules import default_ratio
+from infobatch_lab.settings import default_delta
 from infobatch_lab.statistics import LOSSLESS, UNDECIDED, WORSE, Difference, difference
 
 FREE = ("epochs", "batch_size", "lr")
@@ -52,7 +53,7 @@ class Frontier:
 
     settings: dict[str, Value]
     full: tuple[Point, ...]
-    """The longest first, and of one length the largest batch first."""
+    """The longest first; of one length that with the most seeds, then the largest batch."""
     others: tuple[Point, ...]
     title: str = ""
     slug: str = ""
@@ -110,7 +111,8 @@ class Frontier:
     def name(self, point: Point) -> str:
         """What tells a point from the others, but for its learning rate."""
         key, parts = point.method.key, [point.method.rule]
-        if (key.prune_ratio, key.delta) != (default_ratio(key.rule), DELTA):
+        usual = None if key.rule == "full" else default_delta(self.settings["data"])
+        if (key.prune_ratio, key.delta) != (default_ratio(key.rule), usual):
             parts += replace(key, shrink="epoch", budget=None).settings
         if key.shrink == "batch":
             parts.append("smaller batches")
@@ -176,6 +178,12 @@ class FrontierRow:
             return None
         # Only seeds that have both: a difference to the line is always one of pairs.
         return self._difference({run.seed: run.value for run in runs if run.seed in line}, line, 0)
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether a run of it trained fewer samples than the shortest full training."""
+        shortest = min(run.num_trained for run in self.frontier.line[0].method.runs)
+        return any(run.num_trained < shortest for run in self.point.method.runs)
 
     @property
     def verdict(self) -> str | None:
@@ -279,15 +287,18 @@ def _with_need(verdict: str | None, found: Difference | None) -> str:
 
 
 def best(points: Sequence[Point], sign: int) -> Point:
-    """The point with the best mean over the seeds that all of them have.
+    """The point with the best mean over the seeds that its rivals have too.
 
     It is chosen once for all seeds: the best of each seed would pick lucky runs, and lift the line
-    above what any of the methods reaches.
+    above what any of the methods reaches. A point with half of the seeds of another or fewer is no
+    rival: a single run may be lucky too, and verdicts would lose the seeds that it does not have.
     """
-    shared = set.intersection(*(set(point.method.values) for point in points))
+    most = max(len(point.method.runs) for point in points)
+    rivals = [point for point in points if 2 * len(point.method.runs) > most]
+    shared = set.intersection(*(set(point.method.values) for point in rivals))
     if not shared:
-        return max(points, key=lambda point: len(point.method.runs))
-    return max(points, key=lambda p: sign * mean(p.method.values[seed] for seed in shared))
+        return max(rivals, key=lambda point: len(point.method.runs))
+    return max(rivals, key=lambda p: sign * mean(p.method.values[seed] for seed in shared))
 
 
 Group = dict[tuple[MethodKey, tuple[Any, ...]], dict[int, Run]]
@@ -296,8 +307,9 @@ Group = dict[tuple[MethodKey, tuple[Any, ...]], dict[int, Run]]
 def find_frontiers(runs: Sequence[Run]) -> list[Frontier]:
     """The frontiers in these runs: where a file has full training at several lengths.
 
-    Full training that was cut to another rule's forward passes, and runs on a subset that was
-    chosen before, are left to the comparison.
+    Full training with a budget of steps makes no line: it has the epochs of full training and not
+    its samples. Full training that was cut to another rule's forward passes, and runs on a subset
+    that was chosen before, are left to the comparison.
     """
     groups: dict[tuple[Any, ...], Group] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
@@ -321,14 +333,14 @@ def _frontier(settings: dict[str, Value], group: Group) -> Frontier | None:
         Point(Method(key, tuple(seeds[seed] for seed in sorted(seeds))), *free)
         for (key, free), seeds in group.items()
     ]
-    full = [point for point in points if point.method.rule == "full"]
+    full = [point for point in points if point.method.key == MethodKey("full")]
     if len({point.epochs for point in full}) < 2:
         return None
 
     def order(point: Point) -> tuple[Any, ...]:
-        return -point.epochs, -point.batch_size, -len(point.method.runs), point.lr
+        return -point.epochs, -len(point.method.runs), -point.batch_size, point.lr
 
-    others = [point for point in points if point.method.rule != "full"]
+    others = [point for point in points if point not in full]
     others.sort(key=lambda point: (place_of(point.method), order(point)))
     return Frontier(settings, tuple(sorted(full, key=order)), tuple(others))
 

@@ -25,11 +25,19 @@ from infobatch_lab.queue import wait_while_paused
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import Pending
 from infobatch_lab.tasks import Task
-from infobatch_lab.training import Progress, Stopped, train
+from infobatch_lab.training import DivergedError, Progress, Stopped, train
 
-Event = Line | Stopped | Progress | DiscardedCheckpoint
+
+@dataclass(frozen=True)
+class Diverged:
+    """A run has no metric, and the others go on."""
+
+    sentence: str
+
+
+Event = Line | Stopped | Progress | DiscardedCheckpoint | Diverged
 Listener = Callable[[Settings, Event], None]
-"""Is called with a run's progress, then with its line, or that it was stopped."""
+"""Is called with a run's progress, then with its line, or with why it has none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class SweepConfig:
         task: Task,
         stop: Callable[[], bool],
         listen: Callable[[Progress | DiscardedCheckpoint], None],
-    ) -> Line | Stopped:
+    ) -> Line | Stopped | Diverged:
         """Train a cell, from its checkpoint where there is one that can be used."""
 
         def report(progress: Progress) -> None:
@@ -69,10 +77,13 @@ class SweepConfig:
             figures=self.out / "figures" / cell.name,
         )  # fmt: skip
         try:
-            return once()
-        except CheckpointError as error:
-            listen(checkpoint.discard(str(error)))
-            return once()
+            try:
+                return once()
+            except CheckpointError as error:
+                listen(checkpoint.discard(str(error)))
+                return once()
+        except DivergedError as error:
+            return Diverged(str(error))
 
 
 def run_sweep(

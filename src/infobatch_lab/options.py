@@ -19,7 +19,6 @@ def setting(
     choices: Sequence[str] = (),
     valid: Callable[[Any], bool] = lambda value: True,
     expected: str = "",
-    flag: str | None = None,
 ) -> Any:
     """Declare a field of `Settings`, or of a task's own `Options`.
 
@@ -31,7 +30,6 @@ def setting(
         "choices": tuple(choices),
         "valid": valid,
         "expected": expected,
-        "flag": flag,
     }
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)

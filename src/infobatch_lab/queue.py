@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from infobatch_lab.errors import UserError
-from infobatch_lab.files import check_file, check_target
+from infobatch_lab.files import check_file, check_target, lock
 from infobatch_lab.lines import Run
 from infobatch_lab.runs import read_file
 from infobatch_lab.settings import Settings, check, settings_of
@@ -63,6 +64,10 @@ class QueueFile:
         return self.runs_file.with_name("queue.paused")  # one for all files of the folder
 
     @property
+    def lock_file(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    @property
     def is_paused(self) -> bool:
         return self.pause_file.exists()
 
@@ -75,6 +80,19 @@ class QueueFile:
     def resume(self) -> None:
         """Let the runs go on."""
         self.pause_file.unlink(missing_ok=True)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training into the same file; raise `UserError` if one does."""
+        self.lock_file.parent.mkdir(parents=True, exist_ok=True)
+        check_target(self.lock_file)
+        with self.lock_file.open("w") as file:
+            if not lock(file):
+                raise UserError(
+                    f"another process trains runs for {self.runs_file}: wait until it has ended, "
+                    "or name another folder with --out."
+                )
+            yield  # the file stays: a process that has opened it might lock what is deleted
 
     def read(self) -> QueueState:
         """The state; an empty one where there is no file, or a damaged one."""
@@ -117,6 +135,10 @@ class QueueWriter:
         self._file = file
         self._state = state
         self._write()
+
+    @property
+    def num_jobs(self) -> int:
+        return self._state.jobs
 
     def update(self, cells: tuple[Settings, ...], name: str, fraction: float | None) -> None:
         """Note how far a run is, or with None that it has ended.

@@ -54,7 +54,7 @@ class Settings:
         expected="a whole number of at least 1",
     )
     lr: float = setting(
-        "Highest learning rate [default: per optimizer]",
+        "Highest learning rate [default: per optimizer, or what suits the data set]",
         valid=lambda value: 0 < value < math.inf,
         expected="a finite number above 0",
     )
@@ -147,6 +147,15 @@ def settings(data: str, **given: Any) -> Settings:
     )
     check(chosen)
     return canonical(chosen)
+
+
+def default_delta(data: object) -> float:
+    """The delta of a data set where none is given; the library's for one that is not known."""
+    try:
+        delta: float = tasks.find(str(data)).defaults.get("delta", DELTA)
+    except UserError:
+        return DELTA
+    return delta
 
 
 def declared(kind: type) -> dict[str, Field[Any]]:

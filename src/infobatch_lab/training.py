@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -52,6 +53,10 @@ class Stopped:
     epoch: int
 
 
+class DivergedError(UserError):
+    """Raised for a run whose weights are infinite or NaN: it has no metric."""
+
+
 class Training:
     """A run at any of its steps: `steps()` goes on with it, `state_dict()` can be taken between."""
 
@@ -67,6 +72,7 @@ class Training:
         self.loss_distribution: dict[str, Any] | None = None
         self.num_steps = 0
         self.num_samples = num_samples_of(task)
+        self._provenance = provenance()  # now: files may change while it runs
         self._start_counters()
         self._prepare(workers)
 
@@ -165,8 +171,11 @@ class Training:
 
     def _step(self, batch: Any) -> None:
         train_data, seed = self.train_data, self.settings.seed
-        # Random numbers depend on the place in the run, so that a resumed run repeats them.
-        rng = generator("augment", seed, train_data.epoch, train_data.num_reported, rank())
+        # Random numbers depend on the place in the run, so that a resumed run repeats them: those
+        # of the task, and those that a network draws from torch's generators, as dropout does.
+        place = seed, train_data.epoch, train_data.num_reported, rank()
+        rng = generator("augment", *place)
+        torch.manual_seed(seed_of("network", *place))
         losses, scores = self.task.batch_losses(self._forward, batch, self.settings, rng)
         start = perf_counter()
         loss = train_data.update(losses, scores=scores)
@@ -212,13 +221,29 @@ class Training:
         final = self._done(epoch, 1.0) == 1
         self.model.eval()
         with own_random_numbers("evaluate", self.settings.seed, epoch), self._precision():
-            metrics = self.task.evaluate(self.model, self.settings, final=final)
-        if final and self.task.metric.name not in metrics:
+            try:
+                metrics = self.task.evaluate(self.model, self.settings, final=final)
+            except Exception as error:  # a metric may fail in any way on weights that are NaN
+                self._check_finite(epoch, cause=error)
+                raise
+        if not final:
+            return metrics
+        if self.task.metric.name not in metrics:
             raise ValueError(
                 f"{type(self.task).__name__}.evaluate gave {sorted(metrics)} at the end of a run, "
                 f"expected {self.task.metric.name!r} among them."
             )
+        if not math.isfinite(metrics[self.task.metric.name]):
+            self._check_finite(epoch)
         return metrics
+
+    def _check_finite(self, epoch: int, cause: Exception | None = None) -> None:
+        """Raise `DivergedError` if a weight is infinite or NaN."""
+        if not all(bool(weights.isfinite().all()) for weights in self.model.parameters()):
+            raise DivergedError(
+                f"{self.settings.name} diverged: after epoch {epoch} its weights are not finite. "
+                "Use a lower --lr."
+            ) from cause
 
     # Results and state ----------------------------------------------------------------------------
 
@@ -232,7 +257,7 @@ class Training:
             "format": FORMAT,
             "task": self.task.name,
             **asdict(self.settings),
-            **provenance(),
+            **self._provenance,
             "num_samples": self.num_samples,
             "num_chosen": None if choice is None else len(choice.indices),
             "num_test": self.task.num_test,
@@ -278,13 +303,12 @@ class Training:
         }
 
     def _loop_state(self) -> dict[str, Any]:
-        """The state of what `_prepare` has made, of the network and of random numbers."""
+        """The state of what `_prepare` has made, and of the network."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "data": self.train_data.state_dict(),
             "schedule": self.schedule.state_dict(),
-            "random": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -307,7 +331,6 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_data.load_state_dict(state["data"])
         self.schedule.load_state_dict(state["schedule"])
-        torch.set_rng_state(state["random"].cpu())
 
 
 # One run -----------------------------------------------------------------------------------------

@@ -107,6 +107,26 @@ def test_the_only_variant_of_a_rule_says_how_it_was_trained() -> None:
     assert names == ["full", "mean, smaller batches", "tiers, 60% of the steps"]
 
 
+def test_full_training_with_fewer_steps_stands_beside_full_training_however_many_seeds_it_has() -> (
+    None
+):
+    cut = replace(FULL, budget=0.6)
+    rows = rows_of(
+        [run_with(FULL), run_with(MEAN), *(run_with(replace(cut, seed=s)) for s in (0, 1))]
+    )
+    assert [(row.method.name, row.method.is_main) for row in rows] == [
+        ("full", True), ("full, 60% of the steps", True), ("mean", True),
+    ]  # fmt: skip
+
+
+def test_the_variant_that_is_shown_everywhere_has_the_delta_of_its_data_set() -> None:
+    full = settings("camvid", rule="full")
+    of_camvid, other = (settings("camvid", rule="mean", delta=delta) for delta in (0.85, 0.875))
+    rows = rows_of([run_with(full), *(run_with(replace(other, seed=s)) for s in (0, 1)),
+                    run_with(of_camvid)])  # fmt: skip
+    assert [row.method.name for row in rows] == ["full", "mean", "mean, r = 0.5, δ = 0.875"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mean", "mean-unscaled", "random", "tiers", "full"])
 def test_every_table_says_the_same_of_a_rule(

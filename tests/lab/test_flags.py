@@ -37,11 +37,11 @@ def test_every_setting_is_an_option_with_its_help(command: str) -> None:
 def test_a_default_is_shown_where_there_is_one() -> None:
     shown = help_of("train")
     for text in (
-        "--delta <float> Fraction of the epochs that may prune [default: 0.875]",
+        "Fraction of the epochs that may prune [default: 0.875, or what suits the data set]",
         "--epochs <int> Epochs [default: per data set]",
         "Fraction of the prunable samples to skip [default: per rule]",
         "--amp Compute in bfloat16 where it is safe --",
-        "--label-smoothing <float> Label smoothing (classification) [default: 0.0]",
+        "Label smoothing (classification) [default: 0.0, or what suits the data set]",
         "0 trains all weights (instruction tuning) [default: 8]",
     ):
         assert squeezed(text) in shown

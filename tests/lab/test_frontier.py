@@ -20,6 +20,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
+from infobatch_lab.display import show_frontiers
 from infobatch_lab.frontier import Frontier, FrontierRow, find_frontiers
 from infobatch_lab.lines import Run, run_of
 from infobatch_lab.metrics import Metric
@@ -246,6 +247,48 @@ def test_nothing_is_said_beyond_the_ends_of_the_line() -> None:
     assert (row.to_line, row.place, row.verdict) == (None, None, "lossless")
 
 
+def test_full_training_with_a_budget_of_steps_makes_no_line() -> None:
+    alone = [
+        made_up(FULL, {0: 0.9, 1: 0.9, 2: 0.9}),
+        made_up(shorter(5), {0: 0.8, 1: 0.8, 2: 0.8}),
+        made_up(MEAN, {0: 0.87, 1: 0.88, 2: 0.89}, num_trained=750),
+    ]
+    # As many epochs as full training, better, and with more seeds: it may be neither end of a line.
+    cut = made_up(replace(FULL, budget=0.6), dict.fromkeys(range(4), 0.95), num_trained=600)
+    before, after = the_frontier(*alone), the_frontier(*alone, cut)
+    assert after.line == before.line
+    assert after.whole == before.whole
+    assert the_row(after, "mean").to_line == the_row(before, "mean").to_line
+    assert the_row(after, "full, 60% of the steps").place == "above"
+
+
+@pytest.mark.parametrize(
+    "stray", [replace(FULL, lr=0.2), replace(FULL, batch_size=64), shorter(5, 16)]
+)
+def test_a_single_run_beside_many_is_no_part_of_the_line(stray: Settings) -> None:
+    many = [
+        made_up(FULL, {0: 0.9, 1: 0.9, 2: 0.9}),
+        made_up(shorter(5), {0: 0.8, 1: 0.8, 2: 0.8}),
+        made_up(MEAN, {0: 0.87, 1: 0.88, 2: 0.89}, num_trained=750),
+    ]
+    before, after = the_frontier(*many), the_frontier(*many, made_up(stray, {0: 0.99}))
+    for name in ("full", "full, 5 epochs", "mean"):
+        rows = [next(row for row in found.rows() if row.name == name) for found in (before, after)]
+        assert rows[0].as_dict() == rows[1].as_dict()
+
+
+def test_a_batch_that_lacks_a_seed_of_many_may_still_make_the_line() -> None:
+    """As in a sweep that is not finished: it runs seed by seed, and the usual batch first."""
+    frontier = the_frontier(
+        made_up(FULL, dict.fromkeys(range(4), 0.9)),
+        made_up(shorter(5), dict.fromkeys(range(4), 0.80)),
+        made_up(shorter(5, 16), dict.fromkeys(range(3), 0.86)),
+        made_up(MEAN, {0: 0.839, 1: 0.84, 2: 0.841, 3: 0.84}, num_trained=500),
+    )
+    assert [point.batch_size for point in frontier.line] == [16, 32]
+    assert the_row(frontier, "mean").place == "below"
+
+
 def test_less_may_be_better() -> None:
     loss = asdict(Metric("test_loss", higher_is_better=False))
 
@@ -267,6 +310,28 @@ def test_less_may_be_better() -> None:
     assert row.to_line is not None
     assert row.to_line.mean == pytest.approx(-0.595)
     assert row.place == "above"
+
+
+@pytest.mark.parametrize("options", [("--lengths", "1"), ("--epochs", "1")])
+def test_lengths_that_give_no_line_are_refused_before_training(
+    tmp_path: Path, options: tuple[str, str]
+) -> None:
+    result = CliRunner().invoke(app, ["frontier", *options, "--out", str(tmp_path / "f")])
+    assert "expected at least two that differ in whole epochs" in str(result.exception)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_method_that_the_line_does_not_reach_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    full, half = made_up(FULL, {0: 0.9, 1: 0.9}), made_up(shorter(5), {0: 0.8, 1: 0.8})
+    show_frontiers([the_frontier(full, half, made_up(MEAN, {0: 0.9, 1: 0.9}, num_trained=499))])
+    assert "mean trained fewer samples than the shortest full training" in capsys.readouterr().out
+    uneven = [*made_up(MEAN, {0: 0.9}, num_trained=499), *made_up(MEAN, {1: 0.9}, num_trained=510)]
+    show_frontiers([the_frontier(full, half, uneven)])
+    assert "mean trained fewer samples" in capsys.readouterr().out
+    show_frontiers([the_frontier(full, half, made_up(MEAN, {0: 0.9, 1: 0.9}, num_trained=500))])
+    assert "fewer samples" not in capsys.readouterr().out
 
 
 # What belongs together ----------------------------------------------------------------------------

@@ -109,6 +109,47 @@ def test_a_queue_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert json.loads(again.stdout) == rows
 
 
+def test_two_processes_do_not_train_the_same_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = QueueFile(tmp_path / "runs" / "runs.jsonl")
+    file.pause()
+    with started(*LONG) as process:
+        until(lambda: status_of(file)["alive"], process)
+        before = file.path.read_text()
+        for command in (("queue", "run"), LONG):
+            second = infobatch(*command)
+            assert second.returncode == 1
+            assert "another process trains runs for runs/runs.jsonl: wait" in second.stderr
+        assert json.loads(file.path.read_text())["process"] == json.loads(before)["process"]
+        file.resume()
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert len(read_file(file.runs_file)) == 4
+
+
+FRONTIER = ("frontier", "--epochs", 4, "--lengths", "1,0.5", "--rules", "mean", "--seeds", 1)
+
+
+@pytest.mark.slow
+def test_a_frontier_is_shown_and_continued_with_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = (*FRONTIER, "--tune-lr", "--out", "runs")
+    with started(*command) as process:
+        until((tmp_path / "runs" / "trials.jsonl").exists, process)
+    assert "of 15 runs finished" in infobatch("queue").stdout
+    tried = infobatch("queue", "run")
+    assert "repeat `infobatch frontier` to train the runs" in tried.stderr
+    with started(*command) as process:
+        until((tmp_path / "runs" / "runs.jsonl").exists, process)
+    finished = infobatch("queue", "run")
+    assert finished.returncode == 0, finished.stderr
+    assert "to the line" in finished.stdout
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_paused_queue_waits_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int

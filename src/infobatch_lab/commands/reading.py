@@ -13,7 +13,14 @@ from rich.table import Table
 import infobatch
 from infobatch_lab import runs
 from infobatch_lab.commands.arguments import DataDir, Json, Out, examples
-from infobatch_lab.commands.sweeps import RUNS, run_cells, show_or_print, title_of, write_report
+from infobatch_lab.commands.sweeps import (
+    RUNS,
+    run_cells,
+    show_or_print,
+    show_or_print_frontiers,
+    title_of,
+    write_report,
+)
 from infobatch_lab.display import out, show_queue, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.queue import QueueFile, status_of
@@ -35,6 +42,7 @@ class QueueAction(str, Enum):
 @app.command(
     epilog=examples(
         "infobatch queue",
+        "infobatch queue --out frontier        # of `infobatch frontier`",
         "infobatch queue --out results/camvid --json",
         "infobatch queue pause          # `infobatch queue resume` continues",
         "infobatch queue run            # after a kill: train the runs that are left",
@@ -53,7 +61,7 @@ def queue(
 
     It shows which runs are left and how long they will take.
     """
-    file = QueueFile(out_folder / RUNS)
+    file = queue_in(out_folder)
     if action is QueueAction.pause:
         file.pause()
         tell(f"the runs in {out_folder} are paused; `infobatch queue resume` continues them.")
@@ -65,11 +73,29 @@ def queue(
             raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
         cells, every = state.cells, state.checkpoint_every
         finished = run_cells(cells, state.matching, file.runs_file, data_dir, state.jobs, every)
-        show_or_print(finished, as_json, title_of(cells[0]))
+        if file.runs_file.name == runs.TRIALS:
+            tell("the learning rates are tried; repeat `infobatch frontier` to train the runs.")
+        elif len({cell.epochs for cell in cells if cell.match_forwards is None}) > 1:
+            show_or_print_frontiers(file.runs_file, as_json)
+        else:
+            show_or_print(finished, as_json, title_of(cells[0]))
     elif as_json:
         print(json.dumps(status_of(file)))
     else:
         show_queue(status_of(file), out_folder)
+
+
+def queue_in(folder: Path) -> QueueFile:
+    """The queue of a folder: of its runs, or of a frontier's trials. One at work comes first, then
+    the one that was written last.
+    """
+    of_runs = QueueFile(folder / RUNS)
+    left = [q for q in (of_runs, QueueFile(folder / runs.TRIALS)) if q.path.exists()]
+    return max(
+        left,
+        key=lambda queue: (queue.read().process is not None, queue.path.stat().st_mtime),
+        default=of_runs,
+    )
 
 
 @app.command(

@@ -13,11 +13,12 @@ import typer
 from infobatch_lab import runs, tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.display import duration, fetching, running, show, tell
+from infobatch_lab.display import duration, fetching, running, show, show_frontiers, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.files import check_target
+from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import default_folder
-from infobatch_lab.jobs import Event, SweepConfig, run_sweep
+from infobatch_lab.jobs import Diverged, Event, SweepConfig, run_sweep
 from infobatch_lab.lines import Run
 from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left
 from infobatch_lab.report import write
@@ -48,20 +49,46 @@ def run_cells(
 ) -> list[Run]:
     """Train what the file does not have yet, and what is matched to it; returns all of these."""
     check_target(file)
-    pending = Pending(cells, matching, runs.read_file(file, tell))
     task = load(cells[0].data, data_dir)
     runs.prepare(file)
-    if not len(pending):
-        return pending.finished
     queue_file = QueueFile(file)
-    if queue_file.is_paused:
-        tell("the queue is paused; `infobatch queue resume` continues it.")
-    folder = data_dir or default_folder()
-    config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
-    state = QueueState(
-        tuple(pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
-    )
-    writer = QueueWriter(queue_file, state)
+    with queue_file.held():
+        pending = Pending(cells, matching, runs.read_file(file, tell))
+        if not len(pending):
+            queue_file.delete()
+            return pending.finished
+        if queue_file.is_paused:
+            tell("the queue is paused; `infobatch queue resume` continues it.")
+        folder = data_dir or default_folder()
+        config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
+        state = QueueState(
+            tuple(pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
+        )
+        diverged = train_pending(pending, config, QueueWriter(queue_file, state), file, task)
+        num_done, num_wanted = len(pending.finished), len(pending.wanted)
+        if diverged:
+            raise UserError(
+                f"{num_done} of {num_wanted} runs are finished, and `infobatch report "
+                f"{file.parent}` shows them. These diverged: {', '.join(diverged)}. Use a lower "
+                "--lr."
+            )
+        if num_done < num_wanted:
+            stop_here(
+                f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
+                "continue."
+            )
+        queue_file.delete()
+        return pending.finished
+
+
+def train_pending(
+    pending: Pending, config: SweepConfig, writer: QueueWriter, file: Path, task: Task
+) -> list[str]:
+    """Train what is pending, and write each run to the file; returns the names of those that
+    diverged.
+    """
+    num_jobs = writer.num_jobs
+    diverged: list[str] = []
 
     def overall() -> tuple[int, int, str]:
         left = [cell for cell in pending.wanted if cell.name in writer.at_work] + list(pending)
@@ -77,19 +104,16 @@ def run_cells(
                 config.checkpoint(cell).delete()
             elif isinstance(event, DiscardedCheckpoint):
                 tell(event.sentence)
+            elif isinstance(event, Diverged):
+                tell(event.sentence)
+                config.checkpoint(cell).delete()
+                diverged.append(cell.name)
             fraction = event.fraction if isinstance(event, Progress) else None
             writer.update(tuple(pending.wanted), cell.name, fraction)
             show_progress(cell, event)
 
         run_sweep(pending, config, listen, num_jobs=num_jobs, task=task)
-    num_done, num_wanted = len(pending.finished), len(pending.wanted)
-    if num_done < num_wanted:
-        stop_here(
-            f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
-            "continue."
-        )
-    queue_file.delete()
-    return pending.finished
+    return diverged
 
 
 def stop_here(sentence: str) -> NoReturn:
@@ -110,6 +134,15 @@ def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
         print(json.dumps([row.as_dict() for c in comparisons for row in c.rows()]))
     else:
         show(comparisons, title)
+
+
+def show_or_print_frontiers(file: Path, as_json: bool) -> None:
+    """Print the frontiers of a file of runs, for people or for a script."""
+    found = find_frontiers(runs.read_file(file))
+    if as_json:
+        print(json.dumps([each.as_dict() for each in found]))
+    else:
+        show_frontiers(found)
 
 
 def write_report(files: list[Path], folder: Path, margin: float | None) -> Path:

@@ -59,7 +59,7 @@ class Section:
         others = [row for row in self.rows if not row.row.method.is_main]
         chosen = [row for row in others if row.row.method.key.chosen]
         varied = [row for row in others if row not in chosen]
-        folded = [("Chosen once, before training", chosen), ("Other values of r and δ", varied)]
+        folded = [("Chosen once, before training", chosen), ("Other variants", varied)]
         return [("", main), *((f"{head} ({len(rows)})", rows) for head, rows in folded if rows)]
 
     @property

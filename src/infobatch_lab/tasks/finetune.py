@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import io
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,14 +16,21 @@ from torch import Tensor, nn
 
 from infobatch_lab.download import Fetching
 from infobatch_lab.errors import UserError, optional
-from infobatch_lab.images import IMAGE_SIZE, ImageData, Images, read_folder
-from infobatch_lab.tables import Row, read_rows
+from infobatch_lab.images import IMAGE_SIZE, ImageData, read_folder
+from infobatch_lab.own_images import split
+from infobatch_lab.pictures import decode, read_table
 from infobatch_lab.tasks.base import Recipe
 from infobatch_lab.tasks.classification import Classification
 from infobatch_lab.weights import EFFICIENTNET_LITE0, path_of
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
+
+TABLE = "pet_faces_64.parquet"
+REMEDY = (
+    "put it there, name another folder with --data-dir, or train on images of your own with "
+    "--data finetune:PATH."
+)
 
 CROP = 6
 """How far an image may be shifted, in pixels."""
@@ -64,41 +71,17 @@ def load_body(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
 
 def read_pets(folder: Path) -> ImageData:
     """Every fifth image of a breed is for testing, as in a folder without splits."""
-    path = folder / "pet_faces_64.parquet"
-    if not path.exists():
+    path = folder / TABLE
+    table = read_table(path, ("label", "image"), REMEDY)
+    labels = table["label"]
+    if not all(isinstance(label, int) for label in labels):
         raise UserError(
-            f"{path} is missing: put it there, name another folder with --data-dir, or train on "
+            f"{path} has a row whose label is no whole number: replace the file, or train on "
             "images of your own with --data finetune:PATH."
         )
-    rows = read_rows(path)
-    of_class: dict[int, list[Row]] = {}
-    for row in rows:
-        if not isinstance(row.get("label"), int) or not isinstance(row.get("image"), bytes):
-            raise UserError(f"{path} has a row without a whole number as label and an image.")
-        of_class.setdefault(row["label"], []).append(row)
-    splits: tuple[list[Row], list[Row]] = ([], [])
-    for label in sorted(of_class):
-        for number, row in enumerate(of_class[label]):
-            splits[number % 5 == 0].append(row)
-    numbers = {label: number for number, label in enumerate(sorted(of_class))}
-
-    def images(rows: list[Row]) -> Images:
-        pixels = np.stack([decode(row["image"], path) for row in rows])
-        return Images(torch.from_numpy(pixels), torch.tensor([numbers[r["label"]] for r in rows]))
-
-    train, test = splits
-    if not train:
-        raise UserError(f"{path} has one image of each class, expected at least two of one.")
-    return ImageData(images(train), images(test), len(numbers), crop=CROP, flip=True)
-
-
-def decode(content: bytes, path: Path) -> Any:
-    """An encoded image in colour, of the size that all get."""
-    try:
-        with optional("PIL.Image").open(io.BytesIO(content)) as image:
-            return np.asarray(image.convert("RGB").resize((IMAGE_SIZE, IMAGE_SIZE)))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"{path} has an image that cannot be read ({error}).") from error
+    by_breed = sorted(range(len(labels)), key=labels.__getitem__)
+    images = [decode(table["image"][row], (IMAGE_SIZE, IMAGE_SIZE)) for row in by_breed]
+    return replace(split(np.stack(images), np.sort(labels), None, path), crop=CROP)
 
 
 def pets(folder: Path, progress: Fetching) -> FineTuning:
@@ -120,6 +103,6 @@ DEFAULTS = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "finetune": Recipe(FineTuning, pets, "pet_faces_64.parquet", DEFAULTS),
+    "finetune": Recipe(FineTuning, pets, TABLE, DEFAULTS),
     "finetune:": Recipe(FineTuning, own_images, "", DEFAULTS),
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import cross_entropy, interpolate, pad
 from torch.utils.data import Dataset
 
 from infobatch_lab.augment import crop_and_flip, normalise
@@ -266,13 +266,23 @@ class EncoderDecoder(nn.Module):
 
     def predict(self, images: Tensor) -> Tensor:
         """The class of every pixel, by the decode head."""
-        classes: Tensor = resized(self(images)[0], images).argmax(1)
-        return classes
+        return enlarged(self(images)[0], images).argmax(1)
 
 
 def resized(x: Tensor, like: Tensor) -> Tensor:
     """Brought to the height and width of another."""
     return interpolate(x, size=like.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def enlarged(x: Tensor, like: Tensor) -> Tensor:
+    """Brought from every second pixel of every second row, where the labels are, to all pixels."""
+    height, width = x.shape[-2:]
+    # Aligned corners put place j on pixel 2j; without them it would be half a pixel off.
+    between = interpolate(
+        x, size=(2 * height - 1, 2 * width - 1), mode="bilinear", align_corners=True
+    )
+    right, bottom = (1 - size % 2 for size in (like.shape[-1], like.shape[-2]))
+    return pad(between, (0, right, 0, bottom), mode="replicate")
 
 
 WIDTHS = {"encoder-decoder-16": 16, "encoder-decoder-64": 64}

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from infobatch import InfoBatch
 from infobatch_lab.checkpoints import Checkpoint
-from infobatch_lab.seeding import generator
+from infobatch_lab.seeding import generator, seed_of
 from infobatch_lab.settings import Settings
 from infobatch_lab.tasks import Task
 from infobatch_lab.training import (
@@ -121,6 +121,7 @@ def check_full_is_a_plain_loop(task: Task, chosen: Settings, folder: Path) -> No
         network.train()
         for batch in loader:
             rng = generator("augment", chosen.seed, epoch, position, 0)
+            torch.manual_seed(seed_of("network", chosen.seed, epoch, position, 0))
             losses, _ = task.batch_losses(network, batch, chosen, rng)
             loss = losses.flatten(1).mean(1).mean() if losses.dim() > 1 else losses.mean()
             optimizer.zero_grad()

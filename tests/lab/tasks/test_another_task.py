@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
 from infobatch_lab.download import Fetching
+from infobatch_lab.errors import UserError
 from infobatch_lab.metrics import Metric
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.tasks import RECIPES, BatchLosses, Forward, Recipe, Task
@@ -99,3 +100,68 @@ def test_it_is_trained_compared_and_reported() -> None:
 def test_options_of_other_tasks_are_refused() -> None:
     result = CliRunner().invoke(app, ["train", "--data", "line", "--mixup", "0.2"])
     assert "mixup is no setting of line, whose task is regression" in str(result.exception)
+
+
+class Doomed(Line):
+    """A line that diverges with one of the seeds."""
+
+    def network(self, settings: Settings) -> nn.Module:
+        network = super().network(settings)
+        if settings.seed == 1:
+            nn.init.constant_(next(network.parameters()), torch.inf)
+        return network
+
+
+class Fragile(Doomed):
+    """And whose metric fails on a network that is not finite."""
+
+    def evaluate(self, network: nn.Module, settings: Settings, *, final: bool) -> dict[str, float]:
+        found = super().evaluate(network, settings, final=final)
+        if final and found["error"] != found["error"]:
+            raise ArithmeticError("NaN")
+        return found
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN or infinite")
+@pytest.mark.parametrize("kind", [Doomed, Fragile])
+def test_a_run_that_diverges_has_no_line_and_the_others_go_on(
+    kind: type[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "line", Recipe(kind, kind, "", RECIPES["line"].defaults))
+    options = ["compare", "--data", "line", "--seeds", "3", "--rules", "full"]
+    result = CliRunner().invoke(app, options)
+    lines = [json.loads(line) for line in Path("runs/runs.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [0, 2]
+    sentence = str(result.exception)
+    assert isinstance(result.exception, UserError)
+    assert "2 of 3 runs are finished, and `infobatch report runs` shows them." in sentence
+    assert "line-full-seed1" in sentence
+    assert "lower --lr" in sentence
+    assert not list(Path("runs/checkpoints").glob("*.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN or infinite")
+def test_a_run_that_diverges_after_its_checkpoint_was_set_aside_has_no_line_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(RECIPES, "line", Recipe(Doomed, Doomed, "", RECIPES["line"].defaults))
+    doomed = settings("line", rule="full", seed=1)
+    damaged = Path("runs/checkpoints", f"{doomed.name}.pt")
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no checkpoint")
+    result = CliRunner().invoke(
+        app, ["compare", "--data", "line", "--seeds", "3", "--rules", "full"]
+    )
+    assert "These diverged: line-full-seed1" in str(result.exception)
+    assert len(Path("runs/runs.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_metric_that_fails_on_a_finite_network_fails_loudly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> dict[str, float]:
+        raise ArithmeticError("a fault of the metric")
+
+    monkeypatch.setattr(Line, "evaluate", broken)
+    result = CliRunner().invoke(app, ["compare", "--data", "line", "--seeds", "1"])
+    assert isinstance(result.exception, ArithmeticError)

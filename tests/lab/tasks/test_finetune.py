@@ -125,9 +125,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([{"label": "cat", "image": b""}], "a row without a whole number as label and an image"),
-        ([{"label": 0, "image": b"x"}] * 2, "an image that cannot be read"),
-        ([{"label": 0, "image": encoded(0)}], "has one image of each class"),
+        ([{"label": "cat", "image": b""}], "a row whose label is no whole number"),
+        ([{"label": 0, "image": b"x"}] * 2, "an image of the table cannot be read as an image"),
+        ([{"label": 0, "image": encoded(0)}], "has 0 classes to train on, expected at least two"),
     ],
 )
 def test_files_that_cannot_be_used(

@@ -20,6 +20,7 @@ from infobatch_lab.tasks.segmentation import (
     Masked,
     Segmentation,
     confusion,
+    enlarged,
     image_losses,
     iou_of,
 )
@@ -101,6 +102,20 @@ def test_logits_are_those_of_every_second_pixel_and_classes_those_of_all() -> No
         for logits in network(images):
             assert logits.shape == (2, 3, *masks[:, ::2, ::2].shape[1:])
         assert network.predict(images).shape == masks.shape
+
+
+@pytest.mark.parametrize("size", [(8, 12), (9, 13)])
+def test_a_prediction_agrees_with_the_logits_at_the_pixels_that_they_were_trained_on(
+    size: tuple[int, int],
+) -> None:
+    height, width = size
+    images = torch.zeros(1, 3, height, width)
+    logits = torch.randn(1, 4, (height + 1) // 2, (width + 1) // 2)
+    at_all_pixels = enlarged(logits, images)
+    assert at_all_pixels.shape[-2:] == size
+    assert torch.allclose(at_all_pixels[..., ::2, ::2], logits)
+    between = (logits[..., 0, 0] + logits[..., 0, 1]) / 2
+    assert torch.allclose(at_all_pixels[..., 0, 1], between)
 
 
 def test_void_pixels_of_a_mask_change_no_gradient(tmp_path: Path) -> None:
