@@ -47,7 +47,7 @@ def main() -> None:
             continue
         print(f"### {comparison.title}\n\n{table(comparison, main_rows)}\n")
         if others:
-            print(f"Other values of r and δ:\n\n{table(comparison, others)}\n")
+            print(f"Other variants:\n\n{table(comparison, others)}\n")
 
 
 def table(comparison: Comparison, rows: Sequence[Row]) -> str:
