@@ -62,7 +62,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 $(CORE)/installed: pyproject.toml
 	$(PYTHON) -m venv $(CORE)
 	$(CORE)/bin/pip install --quiet "torch==$(TORCH)" "numpy==$(NUMPY)" "torchdata==0.11.0" \
-		"pyarrow==19.0.1" pytest pytest-xdist hypothesis
+		"pyarrow==19.0.1" pytest pytest-timeout pytest-xdist hypothesis
 	$(CORE)/bin/pip install --quiet --no-deps --editable .
 	touch $@
 

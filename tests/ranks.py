@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # A server that has imported torch once forks clean processes in no time.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["torch", "torch.distributed", "infobatch"])
+TIMEOUT = timedelta(seconds=120)
 
 
 def on_ranks(
@@ -29,10 +31,15 @@ def on_ranks(
         PROCESSES.Process(target=_run, args=(rank, num_ranks, meeting, function, arguments))
         for rank in range(num_ranks)
     ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    finally:  # a test that takes too long leaves no rank behind
+        for process in processes:
+            if process.is_alive():
+                process.kill()
     outcomes = [torch.load(meeting / f"{rank}.pt", weights_only=False) for rank in range(num_ranks)]
     failures = [failure for _, failure in outcomes if failure]
     assert not failures, "\n".join(failures)
@@ -48,14 +55,19 @@ def _run(
         init_method=f"file://{meeting}/store",
         rank=rank,
         world_size=num_ranks,
-        timeout=timedelta(seconds=120),
+        timeout=TIMEOUT,
     )
     try:
         outcome = (function(*arguments), "")
     except Exception:
         outcome = (None, f"rank {rank}: {traceback.format_exc()}")
-    torch.save(outcome, meeting / f"{rank}.pt")
-    # `destroy_process_group` of gloo can wait forever for a rank that has already left.
+    torch.save(outcome, meeting / f"{rank}.part")
+    os.replace(meeting / f"{rank}.part", meeting / f"{rank}.pt")
+    # A rank that leaves while another is still in their last collective can make that one wait
+    # forever, and so can `destroy_process_group`: leave without it, and together.
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while len(list(meeting.glob("*.pt"))) < num_ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
     os._exit(0)
 
 

@@ -250,7 +250,7 @@ def with_validation(outputs: Statistics) -> Statistics:
 def locked(path: Path, go_on: Callable[[Progress], bool]) -> Iterator[None]:
     """Hold a file's lock, so that runs at the same time do not collect the same statistics."""
     with path.open("w") as file:
-        while not lock(file):
+        while lock(file) is False:
             if not go_on(Progress(0, 0.0)):
                 raise StopError
             time.sleep(POLL_SECONDS)

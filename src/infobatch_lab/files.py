@@ -44,14 +44,17 @@ def check_size(path: Path, num_bytes: int) -> None:
         )
 
 
-def lock(file: IO[Any]) -> bool:
-    """Lock an open file until it is closed; False if another process has locked it."""
+def lock(file: IO[Any]) -> bool | None:
+    """Lock an open file until it is closed.
+
+    False if another process has locked it, None on a file system without locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks
+        return None
     return True
 
 

@@ -87,7 +87,10 @@ class QueueFile:
         self.lock_file.parent.mkdir(parents=True, exist_ok=True)
         check_target(self.lock_file)
         with self.lock_file.open("w") as file:
-            if not lock(file):
+            is_locked = lock(file)
+            # Without locks the process that the queue names must do. Its number may be that of
+            # another program by now, so it is the second choice.
+            if is_locked is False or (is_locked is None and self.read().process is not None):
                 raise UserError(
                     f"another process trains runs for {self.runs_file}: wait until it has ended, "
                     "or name another folder with --out."

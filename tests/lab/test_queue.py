@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -13,7 +15,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from infobatch_lab.choosing import locked
 from infobatch_lab.cli import app
+from infobatch_lab.errors import UserError
 from infobatch_lab.lines import Run, run_of
 from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
 from infobatch_lab.runs import append, read_file
@@ -54,6 +58,22 @@ def test_what_a_dead_process_was_at_is_not_at_work(file: QueueFile) -> None:
     file.write(QueueState(CELLS, process=process.pid, at_work={CELLS[0].name: 0.5}))
     assert file.read().at_work == {}
     assert not status_of(file)["alive"]
+
+
+def test_without_locks_the_process_that_the_queue_names_is_asked(
+    file: QueueFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")  # as Lustre answers
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with file.held():
+        pass
+    file.write(QueueState(CELLS, process=os.getpid()))
+    with pytest.raises(UserError, match="another process trains runs"), file.held():
+        pass
+    with locked(file.lock_file, lambda _: False):  # statistics are collected all the same
+        pass
 
 
 def test_the_file_of_runs_says_what_is_done(file: QueueFile) -> None:
