@@ -127,7 +127,7 @@ def waves(steps: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-WIDTHS = {"unet-64": 64, "unet-128": 128}
+WIDTHS = {"unet-32": 32, "unet-64": 64, "unet-128": 128}
 
 # Diffusion ----------------------------------------------------------------------------------------
 
