@@ -34,6 +34,7 @@ def process_group() -> Iterator[None]:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
+        wait_for_all()  # gloo may hang in a process whose partner has left right after a collective
     finally:
         dist.destroy_process_group()
 
