@@ -13,14 +13,23 @@ norm between e_i and sqrt(2) e_i.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from infobatch.rules import Mean, Memory, Probabilities, Revisit, Rule, Selection, Tiers
+from infobatch.rules import (
+    Mean,
+    Memory,
+    Probabilities,
+    Random,
+    Revisit,
+    Rule,
+    Selection,
+    Tiers,
+)
 
 Floats = NDArray[np.float64]
 
@@ -210,6 +219,26 @@ class TwoSteps(OtherScores):
         return (self.rule if epoch < self.at else self.gentler).groups(scores, memory, epoch)
 
 
+@dataclass(frozen=True)
+class Fading(OtherScores):
+    """A rule whose ratio stays for half of the epochs, and then falls to zero in equal steps.
+
+    Noise in the gradient does least harm while the learning rate is high, and most at the end. So
+    most samples are skipped at first, and almost none in the last epochs; use it with `--delta 1`.
+
+    >>> Fading(Proportional(0.6), epochs=16).unbiased
+    True
+    """
+
+    rule: Proportional | Random
+    epochs: int
+
+    def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Selection:
+        left = min(max(2 * (1 - epoch / self.epochs), 0), 1)
+        faded = replace(self.rule, prune_ratio=left * self.rule.prune_ratio)
+        return faded.groups(scores, memory, epoch)
+
+
 GENTLE_TIERS = Tiers(((0.20, 0.50), (0.85, 0.25)))
 """Skips half to two thirds as much as `tiers`."""
 
@@ -231,8 +260,16 @@ CANDIDATES: dict[str, Rule] = {
     "aged-tiers": Aged(Tiers()),
     "strong-tiers": STRONG_TIERS,
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
+    "fading-16": Fading(Proportional(0.68), epochs=16),
+    "fading-100": Fading(Proportional(0.65), epochs=100),
+    "fading-random-16": Fading(Random(0.68, rescale=True), epochs=16),
+    "fading-random-100": Fading(Random(0.65, rescale=True), epochs=100),
 }
 """By name. `revisit-tiers` trains each sample in every third epoch at least; `two-steps-70` is for
 trainings of 100 epochs with `--delta 0.95`. `proportional-75` and `-80` are for twice the epochs
 with twice the batch: hard samples are then seen twice as often as in full training.
+
+`fading-16` and `fading-100` skip half of all samples in a training of 16 or 100 epochs, with
+`--delta 1`. Those with `random` skip as many, whatever their losses, and so show what the choice of
+samples is worth.
 """

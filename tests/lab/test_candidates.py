@@ -12,6 +12,7 @@ from infobatch_lab import rules
 from infobatch_lab.candidates import (
     CANDIDATES,
     Aged,
+    Fading,
     Noise,
     OfErrors,
     Proportional,
@@ -127,6 +128,28 @@ def test_two_steps_change_the_rule_at_their_epoch() -> None:
     scores = losses_of(50)
     assert rule.groups(scores, {}, 69).prunes
     assert not rule.groups(scores, {}, 70).prunes
+
+
+@pytest.mark.parametrize("name", ["fading-16", "fading-random-16"])
+def test_fading_skips_half_of_all_samples_most_of_them_in_the_first_epochs(name: str) -> None:
+    losses = losses_of(1000)
+    pruner = Pruner(1000, 16, delta=1, rule=rules.create(f"tried:{name}"))
+    kept = []
+    for _ in range(16):
+        indices = pruner.plan.indices
+        kept.append(len(indices) / 1000)
+        pruner.update(losses[indices], indices)
+    assert kept[0] == 1  # nothing is known yet
+    assert kept[1:9] == pytest.approx([0.32] * 8, abs=0.01)
+    assert kept[8:] == sorted(kept[8:])
+    assert kept[15] == pytest.approx(0.915, abs=0.01)
+    assert sum(kept) / 16 == pytest.approx(0.5, abs=0.02)
+
+
+def test_fading_skips_nothing_once_its_epochs_are_over() -> None:
+    rule = Fading(Proportional(0.5), epochs=16)
+    assert not rule.groups(losses_of(50), {}, 16).prunes
+    assert not rule.groups(losses_of(50), {}, 99).prunes
 
 
 def test_an_unknown_candidate_or_a_ratio_is_refused() -> None:
