@@ -33,7 +33,8 @@ class InfoBatch(Dataset[Item], Generic[Item]):
     Args:
         dataset: Your data set, with `__getitem__` and `__len__`.
         num_epochs: How many epochs you train. Give this or `num_steps`.
-        prune_ratio: The fraction of the low-loss samples that an epoch skips; 0.5 by default.
+        prune_ratio: The fraction that an epoch skips: of the samples below the mean loss with the
+            default rule, where it is 0.5. Other rules have their own meaning and default.
         delta: The part of the training, from 0 to 1, that may prune; after it every sample is
             trained.
         num_steps: How many batches you train, if you count batches instead of epochs.

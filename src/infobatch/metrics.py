@@ -98,13 +98,14 @@ def gradient_noise(plan: Plan, reported: EpochLosses) -> float | None:
 
     A sample with gradient g that is kept with probability p weighs w = 1/p. So it adds g^2 / p to
     the second moment of the gradient, in expectation, and g^2 in full training (Eq. 13 and 14).
-    This assumes that g^2 is proportional to the loss, which is so for a squared error, and a bound
-    for any smooth loss that is never below 0. Then the variance grows by sum(l/p) / sum(l) over all
-    samples, and the kept ones estimate both sums: each stands for w samples.
+    This assumes that g^2 is proportional to the loss. At the network's output that is so for a
+    squared error, and a bound for any smooth loss that is never below 0. Then the variance grows by
+    sum(l/p) / sum(l) over all samples, and the kept ones estimate both sums: each stands for w
+    samples.
 
-    Appendix B.3 looks at one kept sample, whose noise-to-signal ratio, squared, grows by this
-    number times K/N: by nothing if samples are skipped at random (Eq. 15), and by less than nothing
-    if those with small gradients are (Eq. 19).
+    Appendix B.3 looks at one kept sample. Its squared noise-to-signal ratio changes by the factor
+    gradient_noise * K/N. That factor is 1 if samples are skipped at random (Eq. 15), and below 1 if
+    samples with small gradients are skipped (Eq. 19).
 
     >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
     >>> gradient_noise(plan, EpochLosses(torch.tensor([3.0, 0.5])))
