@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from infobatch_lab.errors import UserError
@@ -37,8 +37,12 @@ def fetch(
     progress: Fetching,
     *,
     missing: Sequence[str] = (),
+    inside: str = "",
 ) -> None:
-    """Fetch a file to `target`; with `missing`, those members of an archive into that folder."""
+    """Fetch a file to `target`; with `missing`, those members of an archive into that folder.
+
+    With `inside`, `target` becomes that folder of an archive, with all of its files.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for url in source.urls:
@@ -49,6 +53,8 @@ def fetch(
                 raise ValueError(f"its checksum is {md5}, expected {source.md5}")
             if missing:
                 unpack(part, target, missing)
+            elif inside:
+                unpack_folder(part, target, inside)
             else:
                 os.replace(part, target)
             return
@@ -60,8 +66,8 @@ def fetch(
     raise UserError(
         f"{wanted} {'are' if len(missing) > 1 else 'is'} missing and could not be fetched "
         f"({'; '.join(failures)}): get {source.urls[0]} where there is a network"
-        f"{', unpack it' if missing else ''} and put it there, or name another folder with "
-        "--data-dir."
+        f"{', unpack it' if missing or inside else ''} and put it there, or name another folder "
+        "with --data-dir."
     )
 
 
@@ -96,3 +102,23 @@ def unpack(archive: Path, folder: Path, names: Sequence[str]) -> None:
             with content, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
             os.replace(part, folder / name)
+
+
+def unpack_folder(archive: Path, folder: Path, inside: str) -> None:
+    """Take all files of one folder out of an archive, so that `folder` is whole or not there."""
+    part = part_of(folder)
+    part.mkdir(exist_ok=True)
+    try:
+        with tarfile.open(archive) as members:
+            for member in members:  # in their order: to go back is to unzip all of it again
+                path = PurePosixPath(member.name)
+                content = members.extractfile(member) if path.parent.as_posix() == inside else None
+                if content is not None:
+                    with content, (part / path.name).open("wb") as out:
+                        shutil.copyfileobj(content, out)
+        os.replace(part, folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

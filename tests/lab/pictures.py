@@ -37,3 +37,20 @@ def write(path: Path, pixels: np.ndarray) -> None:
 def write_table(path: Path, columns: dict[str, list[object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def write_pet(home: Path, name: str, box: tuple[object, ...], pixels: np.ndarray) -> None:
+    """A photograph with the box of its head, in the layout of Oxford-IIIT Pet.
+
+    It is a PNG that ends in .jpg, as a few of the data set's own are: no pixel changes.
+    """
+    (home / "images").mkdir(parents=True, exist_ok=True)
+    (home / "images" / f"{name}.jpg").write_bytes(encoded(pixels))
+    corners = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    head = "".join(f"<{corner}>{value}</{corner}>" for corner, value in corners)
+    path = home / "annotations" / "xmls" / f"{name}.xml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"<annotation>\n\t<filename>{name}.jpg</filename>\n\t<object>\n\t\t<name>cat</name>\n"
+        f"\t\t<bndbox>{head}</bndbox>\n\t</object>\n</annotation>\n"
+    )

@@ -20,10 +20,13 @@ from PIL import Image
 
 from infobatch_lab import download, tasks
 from infobatch_lab import images as image_files
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.download import Fetching, Source, fetch
 from infobatch_lab.errors import UserError
 from infobatch_lab.images import ImageData
+from infobatch_lab.settings import settings
 from infobatch_lab.tasks.classification import Classification
+from infobatch_lab.training import train
 from tests.lab.files import (
     cifar_records,
     environment,
@@ -440,11 +443,12 @@ def test_an_unknown_data_set() -> None:
         load("imagenet", Path("unused"))
 
 
-def test_tiny_imagenet_s_own_folder_is_read(tmp_path: Path) -> None:
-    home = tmp_path / "tiny-imagenet-200"
+def write_tiny_imagenet(folder: Path, num_per_class: int) -> Path:
+    """Its own folder, with a dark and a bright class."""
+    home = folder / "tiny-imagenet-200"
     shades = {"n01": 10, "n02": 200}
     for name, shade in shades.items():
-        for number in range(3):
+        for number in range(num_per_class):
             image = np.full((64, 64, 3), shade + number, dtype=np.uint8)
             write(home / "train" / name / "images" / f"{name}_{number}.png", image)
     lines = []
@@ -453,6 +457,11 @@ def test_tiny_imagenet_s_own_folder_is_read(tmp_path: Path) -> None:
         write(home / "val" / "images" / f"val_{number}.png", image)
         lines.append(f"val_{number}.png\t{name}\t0\t0\t63\t63\n")
     (home / "val" / "val_annotations.txt").write_text("".join(lines))
+    return home
+
+
+def test_tiny_imagenet_s_own_folder_is_read(tmp_path: Path) -> None:
+    home = write_tiny_imagenet(tmp_path, 3)
     data = load("tiny-imagenet", tmp_path)
     assert (len(data.train), len(data.test), data.num_classes) == (6, 3, 2)
     for split in (data.train, data.test):
@@ -464,3 +473,13 @@ def test_tiny_imagenet_s_own_folder_is_read(tmp_path: Path) -> None:
         load("tiny-imagenet", tmp_path)
     with pytest.raises(UserError, match=r"tiny-imagenet-200 is missing: unpack"):
         load("tiny-imagenet", tmp_path / "nowhere")
+
+
+@pytest.mark.slow
+def test_tiny_imagenet_is_trained(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path, 8)
+    chosen = settings("tiny-imagenet", model="tiny", epochs=1, batch_size=4)
+    run = train(chosen, tasks.load(chosen.data, tmp_path), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (16, 16, 3)
+    assert run["accuracy"] == 1

@@ -27,6 +27,7 @@ from infobatch_lab.errors import UserError, optional
 from infobatch_lab.images import IMAGE_TYPES
 from infobatch_lab.metrics import Metric
 from infobatch_lab.options import setting
+from infobatch_lab.pets import FILES, FOLDER, REMEDY, TABLE, read_heads
 from infobatch_lab.pictures import decode, read_table, write_grid
 from infobatch_lab.seeding import generator
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
@@ -332,17 +333,15 @@ class Diffusion(Task):
 
 # Data ---------------------------------------------------------------------------------------------
 
-TABLE = "pet_faces_64.parquet"
-REMEDY = (
-    "put it there, name another folder with --data-dir, or train on a folder of images of your "
-    "own with --data diffusion:PATH."
-)
-
 
 def read_pet_faces(folder: Path, progress: Fetching) -> Diffusion:
-    """3,651 heads of cats and dogs, from the Oxford-IIIT Pet photographs."""
-    table = read_table(folder / TABLE, ("image",), REMEDY)
-    return of_images([decode(image, (SIDE, SIDE)) for image in table["image"]], folder, progress)
+    """Heads of cats and dogs from the Oxford-IIIT Pet photographs: 3,651 in the table."""
+    if (folder / TABLE).exists():
+        table = read_table(folder / TABLE, ("image",), REMEDY)
+        images = [decode(image, (SIDE, SIDE)) for image in table["image"]]
+    else:
+        images, _ = read_heads(folder / FOLDER, SIDE, progress)
+    return of_images(images, folder, progress)
 
 
 def read_images(folder: Path, progress: Fetching) -> Diffusion:
@@ -372,6 +371,6 @@ DEFAULTS = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "pet-faces": Recipe(Diffusion, read_pet_faces, TABLE, DEFAULTS),
+    "pet-faces": Recipe(Diffusion, read_pet_faces, FILES, DEFAULTS),
     "diffusion:": Recipe(Diffusion, read_images, "", DEFAULTS),
 }

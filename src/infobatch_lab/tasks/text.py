@@ -22,7 +22,7 @@ from infobatch_lab.errors import UserError
 from infobatch_lab.language import attention_mask, by_length, padded, transformers
 from infobatch_lab.metrics import ACCURACY
 from infobatch_lab.processes import rank, total, world_size
-from infobatch_lab.tables import Row, read_splits, text_of
+from infobatch_lab.tables import Row, incomplete, is_missing, read_splits, text_of
 from infobatch_lab.tasks.base import BatchLosses, Forward, Recipe, Task
 from infobatch_lab.weights import MINILM, path_of
 
@@ -173,16 +173,18 @@ def read_sst2(folder: Path, num_train: int | None = None) -> TextData:
 def read_texts(path: Path) -> TextData:
     """A table, or a folder of two, with the columns `text` (or `sentence`) and `label`."""
     train, test = read_splits(path)
-    labels = {str(row.get("label", "")) for row in train}
-    if "" in labels or len(labels) < 2:
+    if not any("label" in row for row in train):
+        raise UserError(f"{path} has no column label, expected one beside the text.")
+    labels = {label_of(row, path) for row in train}
+    if len(labels) < 2:
         raise UserError(
-            f"{path} has the labels {sorted(labels)} to train on, expected a label in each row and "
-            "at least two different ones."
+            f"{path} has the labels {sorted(labels)} to train on, expected at least two different "
+            "ones."
         )
     classes = {label: number for number, label in enumerate(sorted(labels))}
 
     def split(rows: list[Row]) -> tuple[list[str], Tensor]:
-        found = [str(row.get("label", "")) for row in rows]
+        found = [label_of(row, path) for row in rows]
         if unknown := sorted(set(found) - set(classes)):
             raise UserError(
                 f"{path} has the label {unknown[0]!r} in a row to test on, which is in none to "
@@ -192,6 +194,13 @@ def read_texts(path: Path) -> TextData:
         return texts, torch.tensor([classes[label] for label in found])
 
     return TextData(split(train), split(test), len(classes))
+
+
+def label_of(row: Row, path: Path) -> str:
+    """The label of a row as a text; words and numbers are both fine."""
+    if is_missing(row.get("label")):
+        raise incomplete(row, "a label", path)
+    return str(row["label"])
 
 
 def sst2(folder: Path, progress: Fetching, *, num_train: int | None) -> TextClassification:

@@ -3,12 +3,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from infobatch_lab import weights
+from infobatch_lab import pets, weights
+from infobatch_lab.checkpoints import Checkpoint
+from infobatch_lab.download import Source
 from infobatch_lab.errors import UserError, optional
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
@@ -27,7 +30,8 @@ from infobatch_lab.tasks.diffusion import (
     shares,
     standardised,
 )
-from tests.lab.pictures import encoded, scene, write, write_table
+from infobatch_lab.training import train
+from tests.lab.pictures import encoded, scene, write, write_pet, write_table
 from tests.lab.tasks.contract import check_contract
 
 
@@ -237,8 +241,53 @@ def test_a_users_folder_of_images(tmp_path: Path) -> None:
     assert task.num_test == 2
 
 
-def test_files_that_are_missing_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"pet_faces_64.parquet is missing: put it there"):
+def test_a_users_folder_of_images_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grid of training images shows all of them, and none that is held out."""
+    monkeypatch.setitem(WIDTHS, "unet-64", 8)
+    for number in range(12):
+        shade = np.full((20, 20, 3), 20 * number, dtype=np.uint8)
+        write(tmp_path / "images" / f"part{number % 2}" / f"{number:02}.png", shade)
+    chosen = settings(
+        f"diffusion:{tmp_path / 'images'}", epochs=1, batch_size=5, num_sampled=4, sampling_steps=2
+    )
+    task, figures = load(chosen.data, Path("unused")), tmp_path / "figures"
+    run = train(chosen, task, Checkpoint(tmp_path / "run.pt"), figures=figures)
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (10, 10, 2)
+    assert math.isfinite(run["frechet_distance"])
+    assert 0 < run["test_loss"] < 2
+    with Image.open(figures / "training-images.png") as grid:
+        shown = set(np.asarray(grid).flatten().tolist())
+    in_order = [*range(0, 240, 40), *range(20, 240, 40)]  # part0, then part1
+    assert shown == {shade for place, shade in enumerate(in_order) if place % 10}
+
+
+def test_without_the_table_heads_are_cut_from_the_photographs(tmp_path: Path) -> None:
+    for number in range(10, 32):
+        pixels = np.zeros((80, 100, 3), dtype=np.uint8)
+        pixels[10:70, 20:90] = 100 + number
+        write_pet(tmp_path / "oxford-iiit-pet", f"pug_{number}", (21, 11, 90, 70), pixels)
+    task = load("pet-faces", tmp_path)
+    assert isinstance(task, Diffusion)
+    assert task.held_out.shape == (3, 32, 32, 3)
+    shades = [number + 100 for number in range(10, 32)]
+    assert task.held_out[:, 0, 0, 0].tolist() == shades[::10]
+    images = torch.stack([task.train[place][0] for place in range(19)])
+    assert images[:, 0, 0, 0].tolist() == [s for s in shades if s not in shades[::10]]
+    assert (images == images[:, :1, :1, :1]).all()  # nothing but the head
+
+    assert pet_faces(tmp_path).num_test == 3
+    assert len(pet_faces(tmp_path).train) == 27  # type: ignore[arg-type]  # the table's
+
+
+def test_files_that_are_missing_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = Source(("http://127.0.0.1:9/annotations.tar.gz",), "0")
+    monkeypatch.setattr(pets, "ANNOTATIONS", nowhere)
+    with pytest.raises(UserError, match=r"oxford-iiit-pet/annotations/xmls is missing and could"):
         load("pet-faces", tmp_path)
     with pytest.raises(UserError, match="is no folder, expected one with images"):
         load(f"diffusion:{tmp_path / 'nowhere'}", tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from infobatch_lab import tasks, weights
+from infobatch_lab import pets, tasks, weights
+from infobatch_lab.checkpoints import Checkpoint
+from infobatch_lab.download import Source
 from infobatch_lab.errors import UserError, optional
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks.finetune import FineTuning
+from infobatch_lab.training import train
+from tests.lab.pictures import write, write_pet
 from tests.lab.pretrained import no_registry
 from tests.lab.tasks.contract import check_contract
 
@@ -122,6 +127,23 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert (len(task.data.train), task.num_test, task.data.num_classes) == (8, 4, 2)
 
 
+def test_a_folder_of_ones_own_is_trained(tmp_path: Path) -> None:
+    for split, num in (("train", 6), ("val", 3)):
+        for name, shade in (("dark", 0), ("light", 200)):
+            for number in range(num):
+                image = np.full((20, 20, 3), shade + number, dtype=np.uint8)
+                write(tmp_path / "mine" / split / name / f"{number}.png", image)
+    chosen = settings(f"finetune:{tmp_path / 'mine'}", epochs=1, batch_size=4)
+    task = load(chosen.data, tmp_path)
+    for part in (task.data.train, task.data.test):
+        assert (part.images.float().mean((1, 2, 3)) > 100).long().equal(part.labels)
+    run = train(chosen, task, Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (12, 12, 6)
+    assert math.isfinite(run["history"][0]["train_loss"])
+    assert 0 <= run["accuracy"] <= 1  # of random weights nothing more is known
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
@@ -138,6 +160,32 @@ def test_files_that_cannot_be_used(
         tasks.load("finetune", tmp_path)
 
 
-def test_no_data(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"pet_faces_64.parquet is missing: .*finetune:PATH"):
+def test_a_table_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "pet_faces_64.parquet").write_bytes(b"no parquet")
+    with pytest.raises(UserError, match=r"cannot be read as a parquet file .*: replace it, or del"):
+        tasks.load("finetune", tmp_path)
+
+
+def test_without_the_table_heads_are_cut_from_the_photographs(tmp_path: Path) -> None:
+    shades = {"Bengal": 200, "beagle": 100}
+    for breed, shade in shades.items():
+        for number in range(1, 7):
+            pixels = np.zeros((80, 100, 3), dtype=np.uint8)
+            pixels[10:70, 20:90] = shade + number
+            write_pet(tmp_path / "oxford-iiit-pet", f"{breed}_{number}", (21, 11, 90, 70), pixels)
+    data = load("finetune", tmp_path).data
+    assert (data.train.images.shape, data.num_classes) == ((8, 64, 64, 3), 2)
+    assert data.test.images[:, 0, 0, 0].tolist() == [101, 106, 201, 206]  # every fifth
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    for images in (data.train.images, data.test.images):
+        assert (images == images[:, :1, :1, :1]).all()  # nothing but the head
+
+    write_pets(tmp_path)
+    assert load("finetune", tmp_path).data.num_classes == 3  # the table is read where there is one
+
+
+def test_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = Source(("http://127.0.0.1:9/annotations.tar.gz",), "0")
+    monkeypatch.setattr(pets, "ANNOTATIONS", nowhere)
+    with pytest.raises(UserError, match=r"oxford-iiit-pet/annotations/xmls is missing and could"):
         tasks.load("finetune", tmp_path)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,6 +16,7 @@ from infobatch import InfoBatch
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError
 from infobatch_lab.choosing import prepared
+from infobatch_lab.download import Source
 from infobatch_lab.errors import UserError
 from infobatch_lab.settings import Settings, settings
 from infobatch_lab.subsets import Choice, on_subset, save, with_digest
@@ -263,9 +267,48 @@ def test_features_of_sentences_do_not_depend_on_their_neighbours(tmp_path: Path)
     torch.testing.assert_close(together, torch.cat(alone))
 
 
-def test_no_data(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"neither alpaca_52k.parquet nor .*--data-dir"):
+@pytest.mark.usefixtures("_small_alpaca")
+def test_alpaca_is_fetched_once_from_its_authors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, folder = tmp_path / "alpaca_data.json", tmp_path / "data"
+    md5 = hashlib.md5(published.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(instructions, "STANFORD", Source((published.as_uri(),), md5))
+    heard = list[str]()
+    found = tasks.load("alpaca-all", folder, lambda name, *_: heard.append(name))
+    assert heard == ["alpaca_data.json"]
+    assert (folder / "alpaca_data.json").read_bytes() == published.read_bytes()
+    again = tasks.load("alpaca-all", folder, lambda name, *_: heard.append(name))
+    assert len(heard) == 1
+    beside = tasks.load("alpaca-all", tmp_path)
+    for task in (again, beside):
+        assert isinstance(task, InstructionTuning)
+        assert isinstance(found, InstructionTuning)
+        for one, other in zip(found.train.samples, task.train.samples, strict=True):
+            assert one["input_ids"].equal(other["input_ids"])
+
+
+def test_a_table_of_alpaca_is_enough(tmp_path: Path) -> None:
+    table = pyarrow.Table.from_pylist(rows(7))
+    pyarrow.parquet.write_table(table, tmp_path / "alpaca_52k.parquet")
+    found, path = instructions.read_alpaca(tmp_path, lambda *_: None)
+    assert path.name == "alpaca_52k.parquet"
+    assert sorted(map(str, found)) == sorted(map(str, rows(7)))
+    (tmp_path / "alpaca_data.json").write_text(json.dumps(rows(7)))
+    (tmp_path / "alpaca_52k.parquet").unlink()
+    assert instructions.read_alpaca(tmp_path, lambda *_: None)[0] == found  # in the same order
+
+
+def test_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "tatsu-lab/stanford_alpaca" in instructions.STANFORD.urls[0]
+    nowhere = Source(("http://127.0.0.1:9/alpaca_data.json",), "0")
+    monkeypatch.setattr(instructions, "STANFORD", nowhere)
+    with pytest.raises(UserError) as missing:
         tasks.load("alpaca", tmp_path)
+    sentence = str(missing.value)
+    assert sentence.startswith(f"{tmp_path / 'alpaca_data.json'} is missing and could not be")
+    assert "get http://127.0.0.1:9/alpaca_data.json where there is a network and put" in sentence
+    assert "--data-dir" in sentence
 
 
 def test_a_row_without_an_answer(tmp_path: Path) -> None:

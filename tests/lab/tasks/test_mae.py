@@ -3,11 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
 
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.images import Images
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
@@ -23,6 +25,7 @@ from infobatch_lab.tasks.mae import (
     pixels_of,
     split_places,
 )
+from infobatch_lab.training import train
 from tests.lab.files import write_cifar
 from tests.lab.pictures import scene, write
 from tests.lab.tasks.contract import check_contract
@@ -129,3 +132,20 @@ def test_a_folder_of_images_per_class(tmp_path: Path) -> None:
     batch = task.data.train.__getitems__([0, 1, 2])
     losses, _ = task.batch_losses(task.network(chosen), batch, chosen, generator("test"))
     assert losses.shape == (3,)
+
+
+def test_a_folder_of_images_per_class_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIZES, "mae-mini", SMALL)
+    rng = np.random.default_rng(0)
+    for name, shade in (("dark", 0), ("light", 200)):
+        for number in range(20):
+            image = rng.integers(shade, shade + 56, (20, 20, 3)).astype(np.uint8)
+            write(tmp_path / "mine" / name / f"{number}.png", image)
+    chosen = settings(f"mae:{tmp_path / 'mine'}", epochs=1, batch_size=8, finetune_epochs=1)
+    run = train(chosen, load(chosen.data, Path("unused")), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (32, 32, 8)
+    assert run["probe_accuracy"] == 1  # the folders are the labels
+    assert 0 < run["test_loss"] < 2

