@@ -22,7 +22,6 @@ from torch import Tensor
 from infobatch import StateError
 from infobatch_lab import rules
 from infobatch_lab.checkpoints import CheckpointError
-from infobatch_lab.errors import UserError
 from infobatch_lab.language import transformers
 from infobatch_lab.processes import rank, total
 from infobatch_lab.training import (
@@ -32,6 +31,7 @@ from infobatch_lab.training import (
     curve_of,
     full_steps,
     loss_distribution,
+    steps_of,
 )
 
 transformers()  # before others import it: says what is missing
@@ -71,13 +71,7 @@ class TrainerTraining(Training):
     """A run in the Trainer's loop, with the Trainer's loss: a mean over the batch's targets."""
 
     def _prepare(self, workers: int) -> None:
-        settings = self.settings
-        self._batch_size = batch_size_of(settings)
-        if settings.budget is not None:
-            raise UserError(
-                f"budget is {settings.budget}, but {settings.data} is trained in the Trainer's "
-                "loop, which counts epochs here: leave budget out."
-            )
+        self._batch_size = batch_size_of(self.settings)
         self._workers = workers
         self._resumed: dict[str, Tensor] | None = None
         self._left_at: Progress | None = None
@@ -98,12 +92,14 @@ class TrainerTraining(Training):
     def _trainer(self, folder: str) -> FrameTrainer:
         settings, task = self.settings, self.task
         num_samples = len(task.train)  # type: ignore[arg-type]  # torch's Dataset has no __len__
-        num_steps = full_steps(settings, num_samples)
+        budget = steps_of(settings, task.train)
+        num_steps = full_steps(settings, num_samples) if budget is None else budget
         trainer = FrameTrainer(
             self.model,
             TrainingArguments(
                 folder,
                 num_train_epochs=settings.epochs,
+                max_steps=-1 if budget is None else budget,  # -1: as many as the epochs have
                 per_device_train_batch_size=self._batch_size,
                 seed=settings.seed,
                 use_cpu=self.device.type == "cpu",  # accelerate asks this to see other processes
@@ -153,7 +149,8 @@ class TrainerTraining(Training):
         self._train_seconds += perf_counter() - self._start
         self.num_steps += 1
         goes_on = True
-        if self.train_data.epoch == self._epoch:
+        is_last = self.num_steps == self.train_data.num_steps  # of a budget, which ends an epoch
+        if self.train_data.epoch == self._epoch and not is_last:
             goes_on = self._ask(self.train_data.num_reported / len(self.train_data.plan))
         self._start = perf_counter()
         return goes_on
@@ -168,8 +165,7 @@ class TrainerTraining(Training):
         return self._ask(1.0, self.history[-1])
 
     def _ask(self, fraction: float, finished: dict[str, Any] | None = None) -> bool:
-        done = (self._epoch + fraction) / self.settings.epochs
-        progress = Progress(self._epoch, done, finished)
+        progress = Progress(self._epoch, self._done(self._epoch, fraction), finished)
         if not self._goes_on(progress):
             self._left_at = progress
         return self._left_at is None

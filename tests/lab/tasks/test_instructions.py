@@ -22,7 +22,8 @@ from infobatch_lab.settings import Settings, settings
 from infobatch_lab.subsets import Choice, on_subset, save, with_digest
 from infobatch_lab.tasks import instructions
 from infobatch_lab.tasks.instructions import InstructionTuning
-from infobatch_lab.training import Stopped, curve_of, optimizer_of, train
+from infobatch_lab.trainer import TrainerTraining
+from infobatch_lab.training import Progress, Stopped, curve_of, optimizer_of, train
 from tests.lab.files import COMMAND, TORCHRUN, infobatch
 from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_evaluation, check_losses, check_resume
@@ -103,6 +104,31 @@ def test_full_training_is_a_plain_loop_over_mean_losses_of_tokens(
     assert [line["train_loss"] for line in run["history"]] == pytest.approx(expected, rel=1e-6)
     found = task.evaluate(network.eval(), chosen, final=True)
     assert run["test_loss"] == pytest.approx(found["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["full", "tiers"])
+def test_a_budget_counts_steps_as_in_the_frames_own_loop(tmp_path: Path, rule: str) -> None:
+    task, chosen = own(tmp_path, rule=rule, epochs=5, budget=0.6, schedule="cosine")
+    heard: list[Progress] = []
+
+    def goes_on(progress: Progress) -> bool:
+        heard.append(progress)
+        return True
+
+    training = task.training(chosen)
+    assert isinstance(training, TrainerTraining)
+    training.run(goes_on)
+    run = training.result()
+    assert training.trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
+    steps_per_epoch = -(-len(task.train) // 8)
+    assert run["num_steps"] == round(0.6 * 5 * steps_per_epoch)
+    assert [progress.fraction for progress in heard] == sorted(p.fraction for p in heard)
+    assert heard[-1].fraction == 1
+    assert run["num_trained"] == sum(line["num_trained"] for line in run["history"])
+    # Pruned epochs are shorter, so the budget holds more of them.
+    assert len(run["history"]) == 3 if rule == "full" else len(run["history"]) > 3
+    assert run["test_loss"] == run["history"][-1]["test_loss"]
+    check_resume(task, chosen, tmp_path)
 
 
 def test_it_trains_on_a_subset(tmp_path: Path) -> None:
