@@ -47,6 +47,8 @@ class QueueState:
     """The process that works on it, if it is still alive."""
     at_work: dict[str, float] = field(default_factory=dict)
     """The names of the runs at work, and how far they are, from 0 to 1."""
+    data_folder: Path | None = None
+    """The folder of the data sets' files; None in a file of an older version, which had none."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class QueueFile:
             record = json.loads(self.path.read_text(encoding="utf-8"))
             cells = [settings_of(cell) for cell in record["cells"]]
             at_work = {str(name): float(part) for name, part in record["at_work"].items()}
+            folder = record.get("data_folder")
             state = QueueState(
                 cells=tuple(cell for cell in cells if cell is not None),
                 matching=tuple(map(str, record["matching"])),
@@ -111,6 +114,7 @@ class QueueFile:
                 checkpoint_every=max(0, int(record["checkpoint_every"])),
                 process=record["process"] if is_alive(record["process"]) else None,
                 at_work=at_work if is_alive(record["process"]) else {},
+                data_folder=None if folder is None else Path(folder),
             )
             for cell in state.cells:
                 check(cell)
@@ -122,7 +126,7 @@ class QueueFile:
         """Replace the file, whole or not at all."""
         part = self.path.with_suffix(f".{os.getpid()}.part")
         check_target(part)
-        part.write_text(json.dumps(asdict(state)), encoding="utf-8")
+        part.write_text(json.dumps(asdict(state), default=str), encoding="utf-8")  # str: a path
         os.replace(part, self.path)
 
     def delete(self) -> None:
@@ -188,32 +192,62 @@ def seconds_left(
     at_work: dict[str, float],
     jobs: int = 1,
 ) -> float | None:
-    """How long the cells will take, by what finished runs took; None where nothing tells.
-
-    A run takes as long as those of its rule, data set and network on as large a subset, epoch by
-    epoch; a rule without a finished run takes as long as the others.
-    """
+    """How long the cells will take, by what finished runs took; None where nothing tells."""
     total = 0.0
     for cell in cells:
-        seconds = seconds_per_epoch(cell, finished)
+        seconds = expected_seconds(cell, finished)
         if seconds is None:
             return None
-        total += seconds * cell.epochs * (1 - at_work.get(cell.name, 0.0))
+        total += seconds * (1 - at_work.get(cell.name, 0.0))
     return total / max(1, jobs)
 
 
-def seconds_per_epoch(cell: Settings, finished: Sequence[Run]) -> float | None:
-    """The mean over finished runs like this one; None if there are none."""
+SPEED = ("options", "amp", "compile", "batch_size", "optimizer", "rule", "shrink")
+"""Settings that change the time of a sample; the ones that matter most come first."""
+
+
+def expected_seconds(cell: Settings, finished: Sequence[Run]) -> float | None:
+    """As long as runs that differ in the seed alone; where there are none, a sample takes as long
+    as in the runs most like it. None if no run has the data set and the network.
+    """
     alike = [
-        run
+        (run, run.settings, run.seconds)
         for run in finished
         if run.settings is not None
         and (run.settings.data, run.settings.model) == (cell.data, cell.model)
         and run.seconds is not None
     ]
-    same_rule = [r for r in alike if (r.rule, r.keep) == (cell.rule, cell.keep)]
-    known = [(run.seconds or 0.0) / run.epochs for run in same_rule or alike]
-    return mean(known) if known else None
+    same = [seconds for _, own, seconds in alike if replace(own, seed=cell.seed) == cell]
+    if same or not alike:
+        return mean(same) if same else None
+
+    def likeness(own: Settings) -> list[bool]:
+        return [getattr(own, name) == getattr(cell, name) for name in SPEED]
+
+    most = max(likeness(own) for _, own, _ in alike)
+    per_sample = [s / run.num_trained for run, own, s in alike if likeness(own) == most]
+    return mean(per_sample) * expected_samples(cell, [run for run, _, _ in alike])
+
+
+def expected_samples(cell: Settings, alike: Sequence[Run]) -> float:
+    """How many samples a run trains, if its rule skips as much as in runs of the same data set; a
+    rule without runs skips nothing.
+    """
+
+    def method(own: Settings) -> tuple[Any, ...]:
+        # A budget is a number of steps: only smaller batches make it fewer samples.
+        fills_budget = own.budget is not None and own.shrink == "epoch"
+        return own.rule, own.prune_ratio, own.delta, own.subset, fills_budget
+
+    def at_most(run: Run | Settings) -> float:
+        return alike[0].num_samples * run.epochs * (run.budget or 1.0) * (run.keep or 1.0)
+
+    kept = [
+        run.num_trained / at_most(run)
+        for run in alike
+        if run.settings is not None and method(run.settings) == method(cell)
+    ]
+    return at_most(cell) * (mean(kept) if kept else 1.0)
 
 
 def status_of(file: QueueFile) -> dict[str, Any]:

@@ -16,7 +16,9 @@ import infobatch as library
 from infobatch_lab.cli import app
 from infobatch_lab.commands import reading
 from infobatch_lab.errors import UserError
+from infobatch_lab.settings import settings
 from tests.lab.files import COMMAND, environment, infobatch, write_mnist
+from tests.lab.lines import line_of, save
 
 COMMANDS = ("train", "compare", "frontier", "demo", "queue", "report", "rules", "plan")
 
@@ -172,6 +174,26 @@ def test_report_prints_the_page_or_what_it_says() -> None:
     for row in rows:
         for name in ("accuracy", "samples_saved", "time_saved"):
             assert methods[row["rule"]][name] == pytest.approx(row[name])
+
+
+def test_report_shows_the_data_sets_that_are_named() -> None:
+    for data in ("digits", "mnist", "cifar10"):
+        save(Path("runs") / data / "runs.jsonl", line_of(settings(data, rule="full")))
+
+    def data_of(*options: str) -> set[str]:
+        said = json.loads(invoke("report", "runs", "--json", *options).stdout)
+        return {comparison["settings"]["data"] for comparison in said["comparisons"]}
+
+    assert data_of() == {"digits", "mnist", "cifar10"}
+    assert data_of("--data", "mnist, digits") == {"digits", "mnist"}
+    assert "cifar10" not in Path("report/index.html").read_text(encoding="utf-8")
+    wrong = invoke("report", "runs", "--data", "mnist,svhn").exception
+    assert isinstance(wrong, UserError)
+    there = "expected one or more of cifar10, digits, mnist."
+    assert str(wrong) == f"data is 'svhn', which no run has: {there}"
+    assert "data is ',', expected one or more" in str(
+        invoke("report", "runs", "--data", ",").exception
+    )
 
 
 def test_compare_varies_what_it_is_given() -> None:

@@ -23,7 +23,7 @@ from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
 from infobatch_lab.runs import append, read_file
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import grid
-from tests.lab.files import infobatch, started, until
+from tests.lab.files import infobatch, started, until, write_mnist
 from tests.lab.lines import line_of
 
 CELLS = tuple(grid("digits", seeds=range(2), rule=["full", "mean"], epochs=10))
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> QueueFile:
 
 
 def test_a_queue_is_read_as_it_was_written(file: QueueFile) -> None:
-    state = QueueState(CELLS, ("mean",), 2, 7, os.getpid(), {CELLS[0].name: 0.25})
+    state = QueueState(CELLS, ("mean",), 2, 7, os.getpid(), {CELLS[0].name: 0.25}, Path("/data"))
     file.write(state)
     assert file.read() == state
     file.delete()
@@ -103,6 +103,111 @@ def test_how_long_it_will_take_is_learned_from_runs_alike() -> None:
     assert seconds_left([replace(mean, model="resnet8")], finished, at_work={}) is None
 
 
+FULL, MEAN = CELLS[0], CELLS[1]
+WHOLE = run_with(FULL, train_seconds=100.0)
+"""Of 1,000 samples."""
+PRUNED = run_with(MEAN, train_seconds=60.0, num_trained=600)
+
+
+@pytest.mark.parametrize(
+    ("cell", "finished", "seconds"),
+    [
+        (replace(FULL, budget=0.5), [WHOLE], 50),
+        # Fewer batches per epoch fill a budget with more epochs, smaller batches do not.
+        (replace(MEAN, budget=0.5), [WHOLE, PRUNED], 50),
+        (replace(MEAN, budget=0.5, shrink="batch"), [WHOLE, PRUNED], 30),
+        (MEAN, [run_with(replace(MEAN, budget=0.5), train_seconds=50.0, num_trained=500)], 100),
+        (replace(FULL, select="herding", keep=0.3), [WHOLE], 30),
+        # A rule skips as much in another mode, and for another number of epochs.
+        (replace(MEAN, shrink="batch"), [WHOLE, PRUNED], 60),
+        (replace(MEAN, epochs=5), [WHOLE, PRUNED], 30),
+        (FULL, [PRUNED], 100),
+        (replace(MEAN, prune_ratio=0.9), [WHOLE, PRUNED], 100),  # not known, so nothing
+    ],
+)
+def test_without_a_run_alike_the_time_left_goes_by_the_samples(
+    cell: Settings, finished: list[Run], seconds: float
+) -> None:
+    assert seconds_left([cell], finished, at_work={}) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "other", [{"budget": 0.5}, {"shrink": "batch"}, {"batch_size": 8}, {"lr": 0.3}]
+)
+def test_runs_that_differ_in_their_seed_alone_tell_the_time_left(other: dict[str, Any]) -> None:
+    cell = replace(MEAN, **other)
+    finished = [WHOLE, PRUNED, run_with(replace(cell, seed=7), train_seconds=7.0)]
+    assert seconds_left([cell], finished, at_work={}) == pytest.approx(7)
+    assert seconds_left([cell], finished, at_work={cell.name: 0.75}) == pytest.approx(7 / 4)
+
+
+def test_a_sample_takes_as_long_as_in_batches_of_the_same_size() -> None:
+    small = replace(FULL, batch_size=4)
+    finished = [WHOLE, PRUNED, run_with(small, train_seconds=400.0)]
+    assert seconds_left([replace(small, epochs=5)], finished, at_work={}) == pytest.approx(200)
+    assert seconds_left([replace(FULL, epochs=5)], finished, at_work={}) == pytest.approx(50)
+    pruned = replace(MEAN, batch_size=4)
+    assert seconds_left([pruned], finished, at_work={}) == pytest.approx(240)
+
+
+# The folder of the data ---------------------------------------------------------------------------
+
+FASHION = ("--data", "fashion-mnist", "--epochs", "2", "--rules", "full", "--seeds", "2",
+           "--batch-size", "16")  # fmt: skip
+
+
+@pytest.fixture
+def _nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFOBATCH_DATA", str(tmp_path / "default"))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+
+
+def queued_fashion(data_folder: Path | None) -> QueueFile:
+    """A queue whose process was killed, below the current folder."""
+    file = QueueFile(Path("runs/runs.jsonl"))
+    file.path.parent.mkdir(parents=True)
+    cells = grid("fashion-mnist", seeds=[0], rule="full", epochs=1, batch_size=16)
+    file.write(QueueState(tuple(cells), data_folder=data_folder))
+    return file
+
+
+@pytest.mark.usefixtures("_nothing_is_fetched")
+def test_the_option_wins_over_the_folder_of_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "moved" / "fashion-mnist")
+    file = queued_fashion(tmp_path / "gone")
+    result = CliRunner().invoke(app, ["queue", "run"])
+    assert isinstance(result.exception, UserError)
+    assert str(tmp_path / "gone" / "fashion-mnist") in str(result.exception)
+    assert CliRunner().invoke(app, ["queue", "run", "--data-dir", "moved"]).exit_code == 0
+    assert len(read_file(file.runs_file)) == 1
+
+
+@pytest.mark.usefixtures("_nothing_is_fetched")
+def test_a_queue_of_an_older_version_takes_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "default" / "fashion-mnist")
+    file = queued_fashion(None)
+    older = json.loads(file.path.read_text())
+    del older["data_folder"]
+    file.path.write_text(json.dumps(older))
+    assert CliRunner().invoke(app, ["queue", "run"]).exit_code == 0
+    assert len(read_file(file.runs_file)) == 1
+
+
+@pytest.mark.parametrize("folder", [3, [], {}])
+def test_a_queue_with_a_folder_that_is_none_is_an_empty_one(file: QueueFile, folder: Any) -> None:
+    file.write(QueueState(CELLS, data_folder=Path("/data")))
+    record = json.loads(file.path.read_text())
+    file.path.write_text(json.dumps({**record, "data_folder": folder}))
+    assert file.read() == QueueState()
+
+
 # Real processes -----------------------------------------------------------------------------------
 
 LONG = ("compare", "--epochs", "6", "--seeds", "2", "--rules", "full,mean",
@@ -127,6 +232,28 @@ def test_a_queue_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "nothing is queued in runs." in infobatch("queue").stdout
     again = CliRunner().invoke(app, [*LONG, "--match-forwards", "mean", "--json"])
     assert json.loads(again.stdout) == rows
+
+
+@pytest.mark.usefixtures("_nothing_is_fetched")
+def test_after_a_kill_the_data_are_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "files" / "fashion-mnist")
+    file = QueueFile(tmp_path / "runs" / "runs.jsonl")
+    file.pause()
+    with started("compare", *FASHION, "--data-dir", "files") as process:
+        until(lambda: file.read().at_work, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert file.read().data_folder == tmp_path / "files"
+    file.resume()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    finished = infobatch("queue", "run", "--out", "../runs")
+    assert finished.returncode == 0, finished.stderr
+    assert len(read_file(file.runs_file)) == 2
+    assert not (tmp_path / "default").exists()
 
 
 def test_two_processes_do_not_train_the_same_runs(

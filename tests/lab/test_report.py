@@ -19,7 +19,7 @@ from scipy import stats
 
 from infobatch_lab.comparison import compare
 from infobatch_lab.errors import UserError
-from infobatch_lab.report import results, write
+from infobatch_lab.report import frontier_results, results, write
 from infobatch_lab.report.canvas import DARK, LIGHT
 from infobatch_lab.report.figures import KINDS
 from infobatch_lab.report.labels import spread_out
@@ -311,6 +311,40 @@ def test_what_a_user_can_do_wrong(tmp_path: Path) -> None:
         write([save(tmp_path / "runs.jsonl", '{"format": 1')], tmp_path / "out")
     with pytest.raises(ValueError, match="margin is 0, expected a number above 0"):
         write([save(tmp_path / "runs.jsonl", run())], tmp_path / "out", margin=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_the_runs_of_some_data_sets_are_shown(tmp_path: Path) -> None:
+    for data in ("digits", "mnist", "npz:a/b.npz"):
+        folder = tmp_path / data.replace(":", "-").replace("/", "-")
+        save(folder / "runs.jsonl", *(run(rule, data=data) for rule in ("full", "mean")))
+    assert len(results([tmp_path])) == 3
+    for names in (["mnist"], ["npz:a/b.npz", "digits"]):
+        shown = results([tmp_path], data=names)
+        assert sorted(found["settings"]["data"] for found in shown) == sorted(names)
+        assert [len(found["methods"]) for found in shown] == [2] * len(names)
+    text = write([tmp_path], tmp_path / "out", data=["mnist"]).read_text(encoding="utf-8")
+    assert "mnist · resnet8" in text
+    assert "digits · resnet8" not in text
+
+
+def test_only_the_frontiers_of_some_data_sets_are_shown(tmp_path: Path) -> None:
+    for data in ("digits", "mnist"):
+        lines = [run("full", data=data, epochs=e, num_trained=100 * e) for e in (2, 4)]
+        save(tmp_path / data / "runs.jsonl", *lines)
+    (found,) = frontier_results([tmp_path], data=["mnist"])
+    assert found["settings"]["data"] == "mnist"
+    assert len(frontier_results([tmp_path])) == 2
+
+
+def test_a_data_set_that_no_run_has_is_one_sentence(tmp_path: Path) -> None:
+    file = save(tmp_path / "runs.jsonl", run(data="mnist"), run(data="digits"), run(data="mnist"))
+    sentence = "data is 'digit', which no run has: expected one or more of digits, mnist\\.$"
+    for report in (results, frontier_results):
+        with pytest.raises(ValueError, match=sentence):
+            report([file], data=["mnist", "digit"])
+    with pytest.raises(ValueError, match=sentence):
+        write([file], tmp_path / "out", data=["digit"])
     assert not (tmp_path / "out").exists()
 
 

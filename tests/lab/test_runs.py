@@ -158,3 +158,35 @@ def test_a_run_is_crowded_if_the_machine_had_more_work_than_cores() -> None:
     assert not run_of({**line, "load": {"start": 1.0, "end": 4.2}}).is_crowded
     assert run_of({**line, "load": {"start": 9.0, "end": 1.0}}).is_crowded
     assert not run_of({**line, "load": {"start": None, "end": None}}).is_crowded
+
+
+# The runs of the repository -----------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "results"
+TASKS = ("alpaca", "camvid", "finetune", "mae", "pet-faces", "sst2")
+WITH_RUNS = [
+    *TASKS,
+    *(["swin"] if (RESULTS / "swin").exists() else []),
+    *sorted(folder.name for folder in RESULTS.glob("frontier-*")),
+]
+
+
+@pytest.mark.parametrize("folder", WITH_RUNS)
+def test_every_line_of_the_results_says_what_was_run(folder: str) -> None:
+    lines = (RESULTS / folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines
+    for number, line in enumerate(lines, start=1):
+        run = json.loads(line)
+        missing = [
+            name for name in ("data", "rule", "seed", "epochs", "shrink") if run.get(name) is None
+        ]
+        assert not missing, f"{folder}/runs.jsonl:{number}"
+
+
+@pytest.mark.parametrize("folder", WITH_RUNS)
+def test_the_page_of_results_links_the_lines(folder: str) -> None:
+    assert f"]({folder}/runs.jsonl)" in (RESULTS / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def test_there_are_frontiers() -> None:
+    assert [name for name in WITH_RUNS if name.startswith("frontier-")]

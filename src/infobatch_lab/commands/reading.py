@@ -12,7 +12,7 @@ from rich.table import Table
 
 import infobatch
 from infobatch_lab import runs
-from infobatch_lab.commands.arguments import DataDir, Json, Out, examples
+from infobatch_lab.commands.arguments import Json, Out, examples, split
 from infobatch_lab.commands.sweeps import (
     RUNS,
     run_cells,
@@ -54,7 +54,12 @@ def queue(
         typer.Argument(help="Show the runs, pause them, resume them, or train those that are left"),
     ] = QueueAction.show,
     out_folder: Out = Path("runs"),
-    data_dir: DataDir = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="For run: folder of the data sets' files [default: the one that the runs had]"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show, pause or continue the runs of a comparison.
@@ -72,7 +77,8 @@ def queue(
         if not state.cells:
             raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
         cells, every = state.cells, state.checkpoint_every
-        finished = run_cells(cells, state.matching, file.runs_file, data_dir, state.jobs, every)
+        folder = data_dir or state.data_folder
+        finished = run_cells(cells, state.matching, file.runs_file, folder, state.jobs, every)
         if file.runs_file.name == runs.TRIALS:
             tell("the learning rates are tried; repeat `infobatch frontier` to train the runs.")
         elif len({cell.epochs for cell in cells if cell.match_forwards is None}) > 1:
@@ -102,6 +108,7 @@ def queue_in(folder: Path) -> QueueFile:
     epilog=examples(
         "infobatch report runs",
         "infobatch report results/*/*.jsonl --out page --margin 0.25",
+        "infobatch report results --data digits,fashion-mnist",
         "infobatch report runs --json",
     )
 )
@@ -116,6 +123,10 @@ def report(
             help="Largest loss that counts as lossless, in the metric's unit "
             "[default: the metric's own, 0.5 points of accuracy]"
         ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data sets to show, separated by commas [default: all]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -134,11 +145,12 @@ def report(
             )
     if not any(path.is_file() or runs.files_in(path) for path in files):
         raise UserError(f"{files[0]} holds no file that ends in .jsonl: run `infobatch compare`.")
-    page = write_report(files, out_folder, margin)
+    names = None if data is None else split("data", data)
+    page = write_report(files, out_folder, margin, names)
     if as_json:
         numbers_of = {
-            "comparisons": results(files, margin=margin),
-            "frontiers": frontier_results(files, margin=margin),
+            "comparisons": results(files, margin=margin, data=names),
+            "frontiers": frontier_results(files, margin=margin, data=names),
         }
         print(json.dumps({"page": str(page), **numbers_of}))
     else:

@@ -49,7 +49,8 @@ def run_cells(
 ) -> list[Run]:
     """Train what the file does not have yet, and what is matched to it; returns all of these."""
     check_target(file)
-    task = load(cells[0].data, data_dir)
+    folder = (data_dir or default_folder()).absolute()  # a queue may be continued from elsewhere
+    task = load(cells[0].data, folder)
     runs.prepare(file)
     queue_file = QueueFile(file)
     with queue_file.held():
@@ -59,10 +60,14 @@ def run_cells(
             return pending.finished
         if queue_file.is_paused:
             tell("the queue is paused; `infobatch queue resume` continues it.")
-        folder = data_dir or default_folder()
         config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
         state = QueueState(
-            tuple(pending.wanted), tuple(matching), num_jobs, checkpoint_every, os.getpid()
+            tuple(pending.wanted),
+            tuple(matching),
+            num_jobs,
+            checkpoint_every,
+            os.getpid(),
+            data_folder=folder,
         )
         diverged = train_pending(pending, config, QueueWriter(queue_file, state), file, task)
         num_done, num_wanted = len(pending.finished), len(pending.wanted)
@@ -145,9 +150,11 @@ def show_or_print_frontiers(file: Path, as_json: bool) -> None:
         show_frontiers(found)
 
 
-def write_report(files: list[Path], folder: Path, margin: float | None) -> Path:
+def write_report(
+    files: list[Path], folder: Path, margin: float | None, data: list[str] | None = None
+) -> Path:
     """Write the page, or raise `UserError`."""
     try:
-        return write(files, folder, margin=margin)
+        return write(files, folder, margin=margin, data=data)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         raise UserError(str(error)) from error

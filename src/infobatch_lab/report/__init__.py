@@ -5,18 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infobatch_lab.lines import Run
 
 __all__ = ["check_margin", "frontier_results", "results", "write"]
 
 
-def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) -> Path:
+def write(
+    run_files: Sequence[Path],
+    out: Path,
+    *,
+    margin: float | None = None,
+    data: Sequence[str] | None = None,
+) -> Path:
     """Write the report of these runs: `write([Path("results")], Path("report"))`.
 
     `run_files` are files of JSON lines, or folders that are searched for `*.jsonl`. `out` is a
     folder, or the path of the page if it ends in `.html`; the figures come beside it. A method is
     lossless if it loses less than `margin`, in the metric's unit (points for accuracy); without,
-    each metric has its own margin. Returns the path of the page.
+    each metric has its own margin. With `data`, only runs of these data sets are shown. Returns the
+    path of the page.
     """
     try:
         from infobatch_lab.comparison import compare
@@ -25,12 +35,12 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
         from infobatch_lab.report.figures import draw
         from infobatch_lab.report.frontier_figure import draw_frontier
         from infobatch_lab.report.page import FrontierSection, Section, page
+        from infobatch_lab.report.pictures import pictures
         from infobatch_lab.report.subsets_figure import draw_subsets
-        from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     check_margin(margin)
-    runs, notes = read(run_files)
+    runs, notes = _read(run_files, data)
     found, doubles = compare(runs)
     notes += doubles
     for note in notes:
@@ -46,7 +56,11 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
     sections = []
     for comparison in without_pieces(found, frontiers):
         edge = comparison.margin(margin)
-        drawings = [*draw_subsets(comparison, edge), *draw(comparison, edge)]
+        drawings = [
+            *pictures(comparison),
+            *draw_subsets(comparison, edge),
+            *draw(comparison, edge),
+        ]
         sections.append(Section(comparison, drawings, margin))
     drawn: list[FrontierSection | Section] = [*frontier_sections, *sections]
     images = {
@@ -63,31 +77,47 @@ def write(run_files: Sequence[Path], out: Path, *, margin: float | None = None) 
     return target
 
 
-def results(run_files: Sequence[Path], *, margin: float | None = None) -> list[dict[str, Any]]:
+def results(
+    run_files: Sequence[Path], *, margin: float | None = None, data: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """The numbers of the report's tables, for a script: `results([Path("results")])`."""
     try:
         from infobatch_lab.comparison import compare
         from infobatch_lab.frontier import find_frontiers, without_pieces
-        from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     check_margin(margin)
-    runs, _ = read(run_files)
+    runs, _ = _read(run_files, data)
     comparisons = without_pieces(compare(runs)[0], find_frontiers(runs))
     return [comparison.as_dict(margin) for comparison in comparisons]
 
 
 def frontier_results(
-    run_files: Sequence[Path], *, margin: float | None = None
+    run_files: Sequence[Path], *, margin: float | None = None, data: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """The numbers of the frontiers' tables, for a script."""
     try:
         from infobatch_lab.frontier import find_frontiers
-        from infobatch_lab.runs import read
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     check_margin(margin)
-    return [frontier.as_dict(margin) for frontier in find_frontiers(read(run_files)[0])]
+    return [frontier.as_dict(margin) for frontier in find_frontiers(_read(run_files, data)[0])]
+
+
+def _read(run_files: Sequence[Path], data: Sequence[str] | None) -> tuple[list[Run], list[str]]:
+    """The runs of these files, or those of some data sets alone, and notes on what is left out."""
+    from infobatch_lab.runs import read
+
+    runs, notes = read(run_files)
+    if data is None:
+        return runs, notes
+    there = {str(dict(run.compared)["data"]) for run in runs}
+    if unknown := [name for name in data if name not in there]:
+        raise ValueError(
+            f"data is {unknown[0]!r}, which no run has: expected one or more of "
+            f"{', '.join(sorted(there))}."
+        )
+    return [run for run in runs if dict(run.compared)["data"] in data], notes
 
 
 def check_margin(margin: float | None) -> None:
