@@ -425,6 +425,7 @@ def test_the_margin_is_the_users(tmp_path: Path) -> None:
     rows = table_of(tmp_path, *lines, margin=2)
     assert rows["mean r = 0.5, δ = 0.875"]["Verdict"] == "✓ lossless"
     assert "less than 2 points of accuracy" in page_of(tmp_path, *lines, margin=2)
+    assert "less than 1 point of accuracy" in page_of(tmp_path, *lines, margin=1)
 
 
 def test_without_full_training_nothing_is_judged(tmp_path: Path) -> None:

@@ -124,9 +124,12 @@ PLACES = {ABOVE: LOSSLESS, BELOW: WORSE, UNDECIDED: UNDECIDED}
 
 
 def margin_in_words(metric: Metric, margin: float | None) -> str:
-    """The margin with its unit: `0.5 points of accuracy`."""
+    """The margin with its unit: `0.5 points of accuracy`, but `1 point`."""
+    value = metric.margin if margin is None else margin
     unit = f" {metric.difference_unit}" if metric.difference_unit else ""
-    return f"{metric.margin if margin is None else margin:g}{unit} of {metric.words}"
+    if value == 1 and unit == " points":
+        unit = " point"
+    return f"{value:g}{unit} of {metric.words}"
 
 
 def in_words(settings: Mapping[str, Value]) -> str:
