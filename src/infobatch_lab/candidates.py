@@ -81,10 +81,13 @@ class Proportional(Rule):
 
     prune_ratio: float = 0.5
     max_weight: float = 4.0
+    """A sample is kept with a probability of at least 1 / max_weight."""
+    rescale: bool = True
+    """Whether kept samples weigh more, to make up for what is skipped."""
 
     @property
     def unbiased(self) -> bool:
-        return True
+        return self.rescale
 
     @property
     def max_groups(self) -> None:
@@ -101,7 +104,7 @@ class Proportional(Rule):
             sizes, least = errors(scores.double().numpy()[known]), 1 / self.max_weight
             cut = largest_cut(sizes, least, lambda p: self.fits(sizes, p))
             p[known] = probabilities(sizes, cut, least)
-        return Probabilities(torch.from_numpy(p.astype(np.float32)))
+        return Probabilities(torch.from_numpy(p.astype(np.float32)), self.rescale)
 
 
 @dataclass(frozen=True)
@@ -251,9 +254,11 @@ CANDIDATES: dict[str, Rule] = {
     "noise-50-weights-2": Noise(growth=0.5, max_weight=2.0),
     "noise-100": Noise(growth=1.0),
     "proportional-50": Proportional(0.5),
+    "proportional-57": Proportional(0.57),
     "proportional-60": Proportional(0.6),
     "proportional-75": Proportional(0.75, max_weight=8.0),
     "proportional-80": Proportional(0.8, max_weight=8.0),
+    "unscaled-60": Proportional(0.6, rescale=False),
     "errors-mean": OfErrors(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
