@@ -248,6 +248,9 @@ GENTLE_TIERS = Tiers(((0.20, 0.50), (0.85, 0.25)))
 STRONG_TIERS = Tiers(((0.50, 0.75), (0.85, 0.50)))
 """Skips 55 % of the samples, with the weights of `tiers`."""
 
+TIERS_62 = Tiers(((0.66, 0.75), (0.91, 0.50)))
+"""Skips 62 % of the samples, with the weights of `tiers`: half of those of 16 epochs."""
+
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
@@ -259,11 +262,13 @@ CANDIDATES: dict[str, Rule] = {
     "proportional-75": Proportional(0.75, max_weight=8.0),
     "proportional-80": Proportional(0.8, max_weight=8.0),
     "unscaled-60": Proportional(0.6, rescale=False),
+    "unscaled-62": Proportional(0.62, rescale=False),
     "errors-mean": OfErrors(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
     "aged-tiers": Aged(Tiers()),
     "strong-tiers": STRONG_TIERS,
+    "tiers-62": TIERS_62,
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),
