@@ -84,6 +84,8 @@ class Proportional(Rule):
     """A sample is kept with a probability of at least 1 / max_weight."""
     rescale: bool = True
     """Whether kept samples weigh more, to make up for what is skipped."""
+    of_losses: bool = False
+    """Whether the loss itself stands for the size of a sample's gradient, in place of the error."""
 
     @property
     def unbiased(self) -> bool:
@@ -101,7 +103,8 @@ class Proportional(Rule):
         known = ~scores.isnan().numpy()
         p = np.ones(len(scores))
         if known.any():
-            sizes, least = errors(scores.double().numpy()[known]), 1 / self.max_weight
+            losses, least = scores.double().numpy()[known], 1 / self.max_weight
+            sizes = np.maximum(losses, 0) if self.of_losses else errors(losses)
             cut = largest_cut(sizes, least, lambda p: self.fits(sizes, p))
             p[known] = probabilities(sizes, cut, least)
         return Probabilities(torch.from_numpy(p.astype(np.float32)), self.rescale)
@@ -259,10 +262,16 @@ CANDIDATES: dict[str, Rule] = {
     "proportional-50": Proportional(0.5),
     "proportional-57": Proportional(0.57),
     "proportional-60": Proportional(0.6),
+    "proportional-62": Proportional(0.62),
     "proportional-75": Proportional(0.75, max_weight=8.0),
     "proportional-80": Proportional(0.8, max_weight=8.0),
+    "unscaled-57": Proportional(0.57, rescale=False),
     "unscaled-60": Proportional(0.6, rescale=False),
     "unscaled-62": Proportional(0.62, rescale=False),
+    "unscaled-62-least-10": Proportional(0.62, max_weight=10.0, rescale=False),
+    "unscaled-losses-57": Proportional(0.57, rescale=False, of_losses=True),
+    "unscaled-losses-62": Proportional(0.62, rescale=False, of_losses=True),
+    "unscaled-70-least-10": Proportional(0.70, max_weight=10.0, rescale=False),
     "errors-mean": OfErrors(Mean()),
     "smoothed-tiers": Smoothed(Tiers()),
     "revisit-tiers": Revisit(Tiers(), period=2),
