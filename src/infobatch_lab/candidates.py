@@ -254,6 +254,12 @@ STRONG_TIERS = Tiers(((0.50, 0.75), (0.85, 0.50)))
 TIERS_62 = Tiers(((0.66, 0.75), (0.91, 0.50)))
 """Skips 62 % of the samples, with the weights of `tiers`: half of those of 16 epochs."""
 
+FOCUS_62 = Tiers(((0.69, 0.90),), rescale=False)
+"""Keeps the hardest 31 % and a tenth of the others, without rescaling: 62 % are skipped."""
+
+FOCUS_62_STEPS = Tiers(((0.50, 0.90), (0.80, 0.56)), rescale=False)
+"""Skips as many, with a step between the easy half and the hardest fifth."""
+
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
@@ -269,6 +275,10 @@ CANDIDATES: dict[str, Rule] = {
     "unscaled-60": Proportional(0.6, rescale=False),
     "unscaled-62": Proportional(0.62, rescale=False),
     "unscaled-62-least-10": Proportional(0.62, max_weight=10.0, rescale=False),
+    "unscaled-62-least-5": Proportional(0.62, max_weight=20.0, rescale=False),
+    "unscaled-losses-62-least-10": Proportional(
+        0.62, max_weight=10.0, rescale=False, of_losses=True
+    ),
     "unscaled-losses-57": Proportional(0.57, rescale=False, of_losses=True),
     "unscaled-losses-62": Proportional(0.62, rescale=False, of_losses=True),
     "unscaled-70-least-10": Proportional(0.70, max_weight=10.0, rescale=False),
@@ -278,6 +288,8 @@ CANDIDATES: dict[str, Rule] = {
     "aged-tiers": Aged(Tiers()),
     "strong-tiers": STRONG_TIERS,
     "tiers-62": TIERS_62,
+    "focus-62": FOCUS_62,
+    "focus-62-steps": FOCUS_62_STEPS,
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),
