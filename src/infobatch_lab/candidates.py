@@ -272,6 +272,7 @@ CANDIDATES: dict[str, Rule] = {
     "proportional-75": Proportional(0.75, max_weight=8.0),
     "proportional-80": Proportional(0.8, max_weight=8.0),
     "unscaled-57": Proportional(0.57, rescale=False),
+    "unscaled-57-least-10": Proportional(0.57, max_weight=10.0, rescale=False),
     "unscaled-60": Proportional(0.6, rescale=False),
     "unscaled-62": Proportional(0.62, rescale=False),
     "unscaled-62-least-10": Proportional(0.62, max_weight=10.0, rescale=False),

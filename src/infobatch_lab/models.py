@@ -6,6 +6,7 @@ The ResNets are in their CIFAR form (He et al., 2016): a 3 x 3 stem without pool
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -164,15 +165,15 @@ def convnet_groups(num_channels: int, num_classes: int) -> nn.Module:
     return network
 
 
-def resnet8_pooled(num_channels: int, num_classes: int) -> nn.Module:
-    """Eight layers, 16 to 64 channels, halved early, for colour images on a CPU."""
+def resnet8_pooled(num_channels: int, num_classes: int, *, width: int = 16) -> nn.Module:
+    """Eight layers, halved early, for colour images on a CPU; `width` to 4 x `width` channels."""
     return nn.Sequential(
-        conv_pool_relu(num_channels, 16),
-        conv_pool_relu(16, 32),
-        basic(32, 32, 1)[0],
-        conv_pool_relu(32, 64),
-        basic(64, 64, 1)[0],
-        *head(64, num_classes),
+        conv_pool_relu(num_channels, width),
+        conv_pool_relu(width, 2 * width),
+        basic(2 * width, 2 * width, 1)[0],
+        conv_pool_relu(2 * width, 4 * width),
+        basic(4 * width, 4 * width, 1)[0],
+        *head(4 * width, num_classes),
     )
 
 
@@ -181,6 +182,7 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "convnet": convnet,
     "convnet-groups": convnet_groups,
     "resnet8-pooled": resnet8_pooled,
+    "resnet8-pooled-32": partial(resnet8_pooled, width=32),
     "resnet8": resnet8,
     "resnet14": resnet14,
     "resnet18": resnet18,
