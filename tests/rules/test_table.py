@@ -11,8 +11,8 @@ from infobatch.rules import RULES, Above, Every, Full, Mean, NamedRule, Random, 
 
 def test_the_table_has_the_documented_names() -> None:
     assert sorted(RULES) == [
-        "above", "epsilon-greedy", "full", "ies", "kakurenbo", "mean", "random", "random-rescaled",
-        "rcap", "rs2", "seta", "tiers", "ucb", "windows",
+        "above", "epsilon-greedy", "focus", "full", "ies", "kakurenbo", "mean", "random",
+        "random-rescaled", "rcap", "rs2", "seta", "tiers", "ucb", "windows",
     ]  # fmt: skip
     assert list(RULES) == sorted(RULES)
     assert all(row.name == name for name, row in RULES.items())

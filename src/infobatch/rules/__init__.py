@@ -6,6 +6,7 @@ from infobatch.groups import Groups, Probabilities, Selection
 from infobatch.rules.bandits import UCB, EpsilonGreedy
 from infobatch.rules.base import Memory, Rule, check_layout
 from infobatch.rules.combinators import Every, PerClass, Revisit, Until
+from infobatch.rules.focus import Focus
 from infobatch.rules.full import Full
 from infobatch.rules.ies import IES
 from infobatch.rules.kakurenbo import Kakurenbo
@@ -27,6 +28,7 @@ __all__ = [
     "Above",
     "EpsilonGreedy",
     "Every",
+    "Focus",
     "Full",
     "Groups",
     "Kakurenbo",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from infobatch.rules.bandits import UCB, EpsilonGreedy
 from infobatch.rules.base import Rule
 from infobatch.rules.combinators import Every, Revisit
+from infobatch.rules.focus import Focus
 from infobatch.rules.full import Full
 from infobatch.rules.ies import IES
 from infobatch.rules.kakurenbo import Kakurenbo
@@ -101,6 +102,15 @@ _ROWS = (
         cost="one selection per decision, a float per sample",
         unbiased=False,
         default_ratio=0.5,
+    ),
+    NamedRule(
+        name="focus",
+        make=Focus,
+        skips="the fraction r of all samples: nine tenths of those that are not hard",
+        paper="this library; Selective-Backprop, Jiang et al., 2019, is akin to it",
+        cost="one selection",
+        unbiased=False,
+        default_ratio=0.6,
     ),
     NamedRule(
         name="full",

@@ -1,0 +1,80 @@
+"""Hard samples are all kept, and a few of the others, each with weight 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infobatch import Pruner
+from infobatch.plan import draw
+from infobatch.rules import Focus
+
+
+@given(
+    st.integers(1, 300),
+    st.floats(0, 0.8),
+    st.floats(0.01, 0.2),
+    st.integers(0, 3),
+)
+def test_the_hardest_are_all_kept_and_of_the_others_a_fraction(
+    num_samples: int, prune_ratio: float, easy: float, seed: int
+) -> None:
+    scores = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed)).float()
+    rule = Focus(prune_ratio, easy)
+    plan = draw(rule.groups(scores, {}, 1), seed, 1)
+    assert plan.weights.unique().tolist() == [1.0]
+    kept = np.sort(scores[plan.indices].numpy())[::-1]
+    # The slow reference: sort, keep the top, count what is left of the rest.
+    num_hard = round(num_samples * rule.hard)
+    top = kept[: max(num_hard - 1, 0)]
+    assert top.tolist() == list(range(num_samples - 1, num_samples - 1 - len(top), -1))
+    expected = num_hard + (num_samples - num_hard) * easy
+    assert abs(len(plan) - expected) <= 2.5  # two roundings, and at least one of the easy ones
+
+
+def test_the_ratio_is_that_of_all_samples() -> None:
+    scores = torch.arange(10_000.0)
+    for prune_ratio in (0.0, 0.25, 0.6, 0.62, 0.9):
+        plan = draw(Focus(prune_ratio).groups(scores, {}, 1), 0, 1)
+        assert plan.num_pruned / 10_000 == pytest.approx(prune_ratio, abs=3e-4)
+
+
+def test_every_easy_sample_may_be_trained() -> None:
+    trained = torch.zeros(100, dtype=torch.bool)
+    for seed in range(200):
+        trained[draw(Focus().groups(torch.arange(100.0), {}, 1), seed, 1).indices] = True
+    assert trained.all()
+
+
+def test_equal_scores_are_all_kept() -> None:
+    assert draw(Focus().groups(torch.full((99,), 0.3), {}, 1), 0, 1).num_pruned == 0
+
+
+@pytest.mark.parametrize(("num_epochs", "saved"), [(16, 0.4875), (100, 0.522), (200, 0.522)])
+def test_half_of_a_training_is_saved(num_epochs: int, saved: float) -> None:
+    pruner = Pruner(1000, num_epochs, rule="focus")
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(num_epochs):
+        indices = pruner.plan.indices
+        pruner.update(torch.rand(len(indices), generator=rng), indices)
+    assert pruner.savings.fraction == pytest.approx(saved, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("prune_ratio", "easy", "words"),
+    [
+        (0.95, 0.1, r"prune_ratio is 0\.95, expected at most 0\.9: the fraction 0\.1 of the easy"),
+        (0.6, 1.0, r"easy is 1\.0, expected 0 <= easy < 1"),
+        (0.6, 0.0, r"easy is 0, expected 0 < easy < 1: a sample that is never trained again"),
+        (0.6, -0.1, r"easy is -0\.1, expected 0 <= easy < 1"),
+        (1.5, 0.1, r"prune_ratio is 1\.5, expected 0 <= prune_ratio < 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    prune_ratio: float, easy: float, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        Focus(prune_ratio, easy)
