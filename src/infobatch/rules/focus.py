@@ -27,11 +27,11 @@ from infobatch.rules.tiers import Tiers
 class Focus(Rule):
     """Skips the fraction `prune_ratio` of all samples, none of the hardest. Biased.
 
-    >>> round(Focus(0.6, easy=0.1).hard, 3)
-    0.333
+    >>> round(Focus(0.63, easy=0.1).hard, 3)
+    0.3
     """
 
-    prune_ratio: float = 0.6
+    prune_ratio: float = 0.63
     easy: float = 0.1
     """The fraction kept of the samples that are not among the hardest."""
 

@@ -106,11 +106,11 @@ _ROWS = (
     NamedRule(
         name="focus",
         make=Focus,
-        skips="the fraction r of all samples: nine tenths of those that are not hard",
+        skips="the fraction r: nine tenths of all but the hardest (of 70 % by default)",
         paper="this library; Selective-Backprop, Jiang et al., 2019, is akin to it",
         cost="one selection",
         unbiased=False,
-        default_ratio=0.6,
+        default_ratio=0.63,
     ),
     NamedRule(
         name="full",
