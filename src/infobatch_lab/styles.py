@@ -22,6 +22,7 @@ STYLES = {
     "full": Style("#1f2328", "#e6edf3", "o"),
     "mean": Style("#0072b2", "#56b4e9", "s"),
     "tiers": Style("#d55e00", "#ff8a3d", "^", (0, (5, 1.5))),
+    "focus": Style("#b3123a", "#ff7a90", "p", (0, (8, 1.5))),
     "random-rescaled": Style("#4b3fa7", "#a99cff", "P", (0, (1, 1))),
     "above": Style("#2f93c8", "#9fdcff", "v", (0, (4, 1, 1, 1))),
     "random": Style("#a67c00", "#e6b422", "X", (0, (1.5, 1.5))),
