@@ -255,10 +255,10 @@ TIERS_62 = Tiers(((0.66, 0.75), (0.91, 0.50)))
 """Skips 62 % of the samples, with the weights of `tiers`: half of those of 16 epochs."""
 
 FOCUS_62 = Tiers(((0.69, 0.90),), rescale=False)
-"""Keeps the hardest 31 % and a tenth of the others, without rescaling: 62 % are skipped."""
+"""From this came the rule `focus`, which keeps the hardest 30 % in place of 31 %."""
 
-FOCUS_62_STEPS = Tiers(((0.50, 0.90), (0.80, 0.56)), rescale=False)
-"""Skips as many, with a step between the easy half and the hardest fifth."""
+FOCUS_RESCALED = Tiers(((0.70, 0.90),))
+"""`focus` with weights of 10 for the easy samples that are kept, and so without bias."""
 
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
@@ -276,11 +276,6 @@ CANDIDATES: dict[str, Rule] = {
     "unscaled-60": Proportional(0.6, rescale=False),
     "unscaled-62": Proportional(0.62, rescale=False),
     "unscaled-62-least-10": Proportional(0.62, max_weight=10.0, rescale=False),
-    "unscaled-62-least-5": Proportional(0.62, max_weight=20.0, rescale=False),
-    "unscaled-losses-62-least-10": Proportional(
-        0.62, max_weight=10.0, rescale=False, of_losses=True
-    ),
-    "unscaled-losses-57": Proportional(0.57, rescale=False, of_losses=True),
     "unscaled-losses-62": Proportional(0.62, rescale=False, of_losses=True),
     "unscaled-70-least-10": Proportional(0.70, max_weight=10.0, rescale=False),
     "errors-mean": OfErrors(Mean()),
@@ -290,7 +285,7 @@ CANDIDATES: dict[str, Rule] = {
     "strong-tiers": STRONG_TIERS,
     "tiers-62": TIERS_62,
     "focus-62": FOCUS_62,
-    "focus-62-steps": FOCUS_62_STEPS,
+    "focus-rescaled": FOCUS_RESCALED,
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),
