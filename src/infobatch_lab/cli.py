@@ -223,7 +223,7 @@ def frontier(
             "--rules",
             help="Rules, separated by commas; each is run with fewer and with smaller batches",
         ),
-    ] = "mean,tiers,random",
+    ] = "mean,tiers,focus,random",
     lengths: Annotated[
         str,
         typer.Option(help="Lengths of full training, as fractions of the epochs; one must be 1"),

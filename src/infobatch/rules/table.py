@@ -39,7 +39,7 @@ class NamedRule:
     make: Callable[..., Rule]
     """Makes the rule. It takes a prune ratio if `default_ratio` is not None."""
     skips: str
-    """What an epoch skips, in 70 characters at most; r is the prune ratio."""
+    """What an epoch skips, in 69 characters at most; r is the prune ratio."""
     paper: str
     """Where it was published."""
     cost: str
@@ -106,7 +106,7 @@ _ROWS = (
     NamedRule(
         name="focus",
         make=Focus,
-        skips="the fraction r: nine tenths of all but the hardest (of 70 % by default)",
+        skips="nine tenths of all but the hardest samples: r of all together",
         paper="this library; Selective-Backprop, Jiang et al., 2019, is akin to it",
         cost="one selection",
         unbiased=False,
@@ -211,7 +211,7 @@ _ROWS = (
     NamedRule(
         name="windows",
         make=Windows,
-        skips="the fraction r of the samples below the mean of losses of the same age",
+        skips="the fraction r of those below the mean of losses of the same age",
         paper="the idea of RePB, whose details are not public",
         cost="two passes, four bytes per sample",
         unbiased=True,
