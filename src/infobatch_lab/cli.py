@@ -227,7 +227,7 @@ def frontier(
     lengths: Annotated[
         str,
         typer.Option(help="Lengths of full training, as fractions of the epochs; one must be 1"),
-    ] = "1,0.7,0.6,0.5",
+    ] = "1,0.7,0.6,0.5,0.4",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0")] = 3,
     tune_lr: Annotated[
         bool,
