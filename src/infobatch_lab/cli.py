@@ -141,11 +141,13 @@ def train_command(
                 report=report,
             )
         )
+        if rank() == 0 and not isinstance(done, Stopped):
+            # Before the others leave: should one of them fail now, torchrun ends this one too.
+            runs.append(out_folder / RUNS, done)
+            checkpoint.delete()
     if isinstance(done, Stopped):
         stop_here(f"stopped in epoch {done.epoch}; add --resume to the command to continue.")
     if rank() == 0:
-        runs.append(out_folder / RUNS, done)
-        checkpoint.delete()
         if as_json:
             print(json.dumps(done))
         else:
