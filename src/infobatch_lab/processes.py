@@ -36,17 +36,14 @@ def process_group() -> Iterator[None]:
     try:
         yield
         wait_for_all()  # gloo may hang in a process whose partner has left right after a collective
-    except BaseException:
+        if rank() > 0:
+            # gloo may abort a process that ends its group while its partner does, and torchrun then
+            # kills the partner. This one has nothing left to do, so it leaves without that.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+    finally:
         dist.destroy_process_group()
-        raise
-    if rank() == 0:
-        dist.destroy_process_group()
-        return
-    # gloo now and then aborts a process that ends its group while its partner does, and torchrun
-    # then kills the partner. This process has nothing left to do: it leaves without ending it.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def total(values: Tensor) -> Tensor:

@@ -42,6 +42,13 @@ def test_the_ratio_is_that_of_all_samples() -> None:
         assert plan.num_pruned / 10_000 == pytest.approx(prune_ratio, abs=3e-4)
 
 
+def test_no_sample_need_be_hard() -> None:
+    rule = Focus(0.93, easy=0.07)  # 0.93 / (1 - 0.07) is above 1 in floating point
+    assert rule.hard == 0
+    plan = draw(rule.groups(torch.arange(1000.0), {}, 1), 0, 1)
+    assert len(plan) == pytest.approx(70, abs=2)
+
+
 def test_every_easy_sample_may_be_trained() -> None:
     trained = torch.zeros(100, dtype=torch.bool)
     for seed in range(200):

@@ -52,7 +52,7 @@ class Focus(Rule):
     @property
     def hard(self) -> float:
         """The part of all samples that counts as hard: `Focus().hard`."""
-        return 1 - self.prune_ratio / (1 - self.easy)
+        return max(0.0, 1 - self.prune_ratio / (1 - self.easy))  # rounding may end below 0
 
     @property
     def unbiased(self) -> bool:
