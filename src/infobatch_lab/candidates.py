@@ -260,6 +260,9 @@ FOCUS_62 = Tiers(((0.69, 0.90),), rescale=False)
 FOCUS_RESCALED = Tiers(((0.70, 0.90),))
 """`focus` with weights of 10 for the easy samples that are kept, and so without bias."""
 
+FOCUS_TRIMMED = Tiers(((0.50, 0.90), (0.80, 0.00), (1.00, 0.90)), rescale=False)
+"""`focus` without the fifth with the highest losses, which may be those with wrong labels."""
+
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
@@ -286,6 +289,7 @@ CANDIDATES: dict[str, Rule] = {
     "tiers-62": TIERS_62,
     "focus-62": FOCUS_62,
     "focus-rescaled": FOCUS_RESCALED,
+    "focus-trimmed": FOCUS_TRIMMED,
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),
