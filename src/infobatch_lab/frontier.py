@@ -279,8 +279,9 @@ def _signed(metric: Metric, found: Difference | None) -> str:
 
 
 def _with_need(verdict: str | None, found: Difference | None) -> str:
-    needed = None if found is None else found.num_needed
-    return f"{verdict or ''} (needs {needed} seeds)" if needed else verdict or ""
+    if found is None or verdict != UNDECIDED:
+        return verdict or ""
+    return f"{verdict} ({found.need})"
 
 
 # Putting runs together ----------------------------------------------------------------------------

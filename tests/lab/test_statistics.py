@@ -89,9 +89,9 @@ def test_the_seeds_needed_give_a_verdict_and_one_less_does_not(
     mean: float, first_seed_of_full: int
 ) -> None:
     def found(num_seeds: int) -> Difference:
-        """Of accuracies with exactly this mean and a standard deviation of 1.5 points."""
+        """Of accuracies with exactly this mean and a standard deviation of 1.2 points."""
         noise = np.random.default_rng(0).normal(size=num_seeds)
-        noise = 0.015 * (noise - noise.mean()) / noise.std(ddof=1)
+        noise = 0.012 * (noise - noise.mean()) / noise.std(ddof=1)
         ours = {seed: 0.9 + mean + x for seed, x in enumerate(noise)}
         flat = {first_seed_of_full + seed: 0.9 for seed in range(num_seeds)}
         return difference(ours, flat, 0.005, resolution=1e-9)
@@ -102,6 +102,13 @@ def test_the_seeds_needed_give_a_verdict_and_one_less_does_not(
     assert found(needed).verdict(0.005) != "undecided"
     assert found(needed).num_needed is None
     assert found(needed - 1).verdict(0.005) == "undecided"
+
+
+def test_more_seeds_than_anybody_trains_are_not_counted() -> None:
+    """Differences of half the margin, with a spread of ten times the margin."""
+    ours = {0: 0.9475, 1: 0.8475, 2: 0.8975}
+    found = difference(ours, dict.fromkeys(range(3), 0.9), 0.005)
+    assert found.need == "needs over 100 seeds"
 
 
 VALUES = st.lists(st.floats(0.5, 5.0), min_size=2, max_size=6)

@@ -24,7 +24,7 @@ from infobatch_lab.frontier import ABOVE, BELOW, Frontier, FrontierRow, cells, c
 from infobatch_lab.lines import Run
 from infobatch_lab.metrics import MINUS, Metric
 from infobatch_lab.report.canvas import Drawing
-from infobatch_lab.statistics import LOSSLESS, MOST_SEEDS, UNDECIDED, WORSE
+from infobatch_lab.statistics import LOSSLESS, UNDECIDED, WORSE
 from infobatch_lab.visible import NO_BREAK_SPACE
 
 NONE = "\N{EN DASH}"
@@ -217,10 +217,7 @@ class ShownRow:
         found = self.row.difference
         if self.row.verdict != UNDECIDED or found is None:
             return ""
-        if found.low is None:
-            return "needs at least 2 seeds of both"
-        needed = found.num_needed
-        return f"needs about {needed:,} seeds" if needed else f"needs over {MOST_SEEDS:,} seeds"
+        return found.need
 
     def bar(self, rows: Sequence[ShownRow]) -> dict[str, str] | None:
         """Where the interval's picture has its parts, on a scale that all rows share."""
