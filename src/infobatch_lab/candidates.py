@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infobatch.rules import (
+    Focus,
     Mean,
     Memory,
     Probabilities,
@@ -260,9 +261,6 @@ FOCUS_62 = Tiers(((0.69, 0.90),), rescale=False)
 FOCUS_RESCALED = Tiers(((0.70, 0.90),))
 """`focus` with weights of 10 for the easy samples that are kept, and so without bias."""
 
-FOCUS_TRIMMED = Tiers(((0.50, 0.90), (0.80, 0.00), (1.00, 0.90)), rescale=False)
-"""`focus` without the fifth with the highest losses, which may be those with wrong labels."""
-
 CANDIDATES: dict[str, Rule] = {
     "noise-20": Noise(growth=0.2),
     "noise-50": Noise(growth=0.5),
@@ -289,7 +287,9 @@ CANDIDATES: dict[str, Rule] = {
     "tiers-62": TIERS_62,
     "focus-62": FOCUS_62,
     "focus-rescaled": FOCUS_RESCALED,
-    "focus-trimmed": FOCUS_TRIMMED,
+    "focus-trimmed-10": Focus(trim=0.1),
+    "focus-trimmed": Focus(trim=0.2),
+    "focus-trimmed-30": Focus(trim=0.3),
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),

@@ -60,6 +60,53 @@ def test_equal_scores_are_all_kept() -> None:
     assert draw(Focus().groups(torch.full((99,), 0.3), {}, 1), 0, 1).num_pruned == 0
 
 
+@given(
+    st.integers(1, 300),
+    st.floats(0.3, 0.8),
+    st.floats(0.01, 0.2),
+    st.floats(0.001, 0.3),
+    st.integers(0, 3),
+)
+def test_what_is_not_trusted_counts_as_easy(
+    num_samples: int, prune_ratio: float, easy: float, trim: float, seed: int
+) -> None:
+    scores = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed)).float()
+    rule = Focus(prune_ratio, easy, trim)
+    plan = draw(rule.groups(scores, {}, 1), seed, 1)
+    assert plan.weights.unique().tolist() == [1.0]
+    kept = np.sort(scores[plan.indices].numpy())
+    # The slow reference: of the sorted scores, the top is not trusted, and the next are hard.
+    trusted = round(num_samples * (1 - trim))
+    num_hard = round(num_samples * rule.hard)
+    hard = range(trusted - num_hard + 1, trusted - 1)  # both ends may be rounded
+    assert np.isin(hard, kept).all()
+    expected = num_hard + (num_samples - num_hard) * easy
+    assert abs(len(plan) - expected) <= 4.5  # three roundings, and two that are always kept
+
+
+def test_trimming_skips_as_many() -> None:
+    scores = torch.arange(10_000.0)
+    for trim in (0.01, 0.2, 0.7):
+        plan = draw(Focus(trim=trim).groups(scores, {}, 1), 0, 1)
+        assert plan.num_pruned / 10_000 == pytest.approx(0.63, abs=5e-4)
+
+
+def test_wrong_labels_are_trained_as_often_as_easy_samples() -> None:
+    """A fifth of the losses is far above the others, as with wrong labels."""
+    scores = torch.rand(10_000, generator=torch.Generator().manual_seed(0))
+    scores[:2000] += 5
+    for trim, wrong in ((0.0, 2000), (0.2, 200)):
+        plan = draw(Focus(trim=trim).groups(scores, {}, 1), 0, 1)
+        assert int((plan.indices < 2000).sum()) == pytest.approx(wrong, abs=2)
+
+
+def test_samples_that_were_never_seen_are_trusted() -> None:
+    scores = torch.arange(1000.0)
+    scores[:100] = torch.nan
+    plan = draw(Focus(trim=0.2).groups(scores, {}, 1), 0, 1)
+    assert int((plan.indices < 100).sum()) == 100
+
+
 @pytest.mark.parametrize(("num_epochs", "saved"), [(16, 0.512), (100, 0.548), (200, 0.548)])
 def test_half_of_a_training_is_saved(num_epochs: int, saved: float) -> None:
     pruner = Pruner(1000, num_epochs, rule="focus")
@@ -71,17 +118,25 @@ def test_half_of_a_training_is_saved(num_epochs: int, saved: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prune_ratio", "easy", "words"),
+    ("settings", "words"),
     [
-        (0.95, 0.1, r"prune_ratio is 0\.95, expected at most 0\.9: the fraction 0\.1 of the easy"),
-        (0.6, 1.0, r"easy is 1\.0, expected 0 <= easy < 1"),
-        (0.6, 0.0, r"easy is 0, expected 0 < easy < 1: a sample that is never trained again"),
-        (0.6, -0.1, r"easy is -0\.1, expected 0 <= easy < 1"),
-        (1.5, 0.1, r"prune_ratio is 1\.5, expected 0 <= prune_ratio < 1"),
+        (
+            (0.95, 0.1),
+            r"prune_ratio is 0\.95, expected at most 0\.9: the fraction 0\.1 of the easy",
+        ),
+        ((0.6, 1.0), r"easy is 1\.0, expected 0 <= easy < 1"),
+        ((0.6, 0.0), r"easy is 0, expected 0 < easy < 1: a sample that is never trained again"),
+        ((0.6, -0.1), r"easy is -0\.1, expected 0 <= easy < 1"),
+        ((1.5, 0.1), r"prune_ratio is 1\.5, expected 0 <= prune_ratio < 1"),
+        ((0.63, 0.1, -0.2), r"trim is -0\.2, expected 0 <= trim < 1"),
+        (
+            (0.63, 0.1, 0.8),
+            r"trim is 0\.8, expected at most 0\.7: the fraction 0\.3 of all samples",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
-    prune_ratio: float, easy: float, words: str
+    settings: tuple[float, ...], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        Focus(prune_ratio, easy)
+        Focus(*settings)

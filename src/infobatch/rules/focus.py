@@ -1,14 +1,15 @@
 """All of the hard samples and a few of the others, without rescaling: a rule of this library.
 
 Of n samples, the h n with the highest losses are all kept, and of the others the fraction e. So the
-fraction r is skipped if r = (1 - h)(1 - e).
+fraction r is skipped if r = (1 - h)(1 - e). If t n labels are wrong, the hard samples are the h n
+below the t n with the highest losses, and those count as easy.
 
 Selective-Backprop (Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers",
-2019) trains hard samples more often too, and gives them no smaller weight for it; it draws inside
-of each batch, after a forward pass of all samples.
+2019) also trains hard samples more often without giving them a smaller weight. It chooses inside
+each batch, after a forward pass of all its samples.
 
-Cost: one selection (no sort). Biased: hard samples count more than in full training, by up to 1/e,
-and among them those whose labels are wrong.
+Cost: one selection (no sort) per group. Biased: hard samples count more than in full training, by
+up to 1/e, and with t = 0 those whose labels are wrong are among them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Focus(Rule):
     prune_ratio: float = 0.63
     easy: float = 0.1
     """The fraction kept of the samples that are not among the hardest."""
+    trim: float = 0.0
+    """The fraction of all samples with the highest losses that is not trusted, and counts as easy:
+    about as many as have wrong labels."""
 
     def __post_init__(self) -> None:
         settle_ratio(self)
@@ -48,6 +52,12 @@ class Focus(Rule):
                 f"prune_ratio is {self.prune_ratio}, expected at most {1 - self.easy:g}: the "
                 f"fraction {self.easy} of the easy samples is always kept (easy={self.easy})."
             )
+        object.__setattr__(self, "trim", check_fraction("trim", self.trim, one_allowed=False))
+        if self.trim > 1 - self.hard:
+            raise ValueError(
+                f"trim is {self.trim}, expected at most {1 - self.hard:g}: the fraction "
+                f"{self.hard:g} of all samples counts as hard (prune_ratio={self.prune_ratio})."
+            )
 
     @property
     def hard(self) -> float:
@@ -60,8 +70,12 @@ class Focus(Rule):
 
     @property
     def max_groups(self) -> int:
-        return 2
+        return 4 if self.trim else 2
 
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        tiers = Tiers(((1 - self.hard, 1 - self.easy),), rescale=False)
-        return tiers.groups(scores, memory, epoch)
+        skipped = 1 - self.easy
+        tiers: tuple[tuple[float, float], ...] = ((1 - self.hard, skipped),)
+        if self.trim and self.hard:
+            trusted = 1 - self.trim
+            tiers = ((max(0.0, trusted - self.hard), skipped), (trusted, 0.0), (1.0, skipped))
+        return Tiers(tiers, rescale=False).groups(scores, memory, epoch)
