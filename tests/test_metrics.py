@@ -75,12 +75,23 @@ def test_the_loss_is_the_same_however_epochs_shrink(name: str, shrink: Any) -> N
 
 
 @pytest.mark.parametrize("name", BIASED)
-def test_a_rule_that_does_not_make_up_for_what_it_skips_tells_no_loss(name: str) -> None:
-    pruner = Pruner(NUM_SAMPLES, 10, rule=every_rule(NUM_SAMPLES)[name])
-    for _ in range(3):
-        close_epoch(pruner)
-        of_all = {"infobatch/loss", "infobatch/loss_left", "infobatch/gradient_noise"}
-        assert not of_all & pruner.metrics.keys()
+def test_a_rule_that_does_not_make_up_for_what_it_skips_tells_the_loss_of_full_epochs(
+    name: str,
+) -> None:
+    pruner = Pruner(NUM_SAMPLES, 4, delta=0.75, rule=every_rule(NUM_SAMPLES)[name])
+    of_all = {"infobatch/loss", "infobatch/loss_left", "infobatch/gradient_noise"}
+    for part in (1.0, 0.75, 0.5, 0.25):
+        plan = close_epoch(pruner, LOSSES * part)
+        told = of_all & pruner.metrics.keys()
+        if plan.num_pruned:
+            assert not told
+        elif "infobatch/loss_left" in told:  # the first epoch was full too
+            assert pruner.metrics["infobatch/loss_left"] == pytest.approx(part)
+            assert pruner.metrics["infobatch/gradient_noise"] == pytest.approx(1)
+        else:
+            assert told == of_all - {"infobatch/loss_left"}
+    assert plan.num_pruned == 0
+    assert pruner.metrics["infobatch/loss"] == pytest.approx(0.25 * float(LOSSES.double().mean()))
 
 
 @pytest.mark.parametrize("given", ["scores", "denominators"])
