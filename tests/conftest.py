@@ -20,6 +20,7 @@ from infobatch.rules import (
     UCB,
     Above,
     Every,
+    Focus,
     Full,
     Mean,
     Memory,
@@ -93,6 +94,8 @@ def every_rule(num_samples: int) -> dict[str, Rule]:
     rules["mean-unscaled"] = Mean(rescale=False)
     rules["above-0.3"] = Above(0.3)
     rules["tiers-3"] = Tiers(((0.1, 0.9), (0.5, 0.6), (1.0, 0.2)))
+    rules["focus-trimmed"] = Focus(trim=0.2)
+    rules["every-focus-trimmed"] = Every(Focus(trim=0.2), 2)
     rules["until"] = Until(Mean(), 100)
     rules["every-mean"] = Every(Mean(), 3)
     rules["per-class-mean"] = PerClass(Mean(), labels(num_samples))
