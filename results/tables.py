@@ -19,6 +19,7 @@ from infobatch_lab.frontier import cells as cells_of
 from infobatch_lab.frontier import columns, find_frontiers, without_pieces
 from infobatch_lab.runs import read
 from infobatch_lab.shares import lines_by_share, shares_of
+from infobatch_lab.statistics import with_need
 
 
 def main() -> None:
@@ -65,13 +66,11 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     metric, method, found = row.comparison.metric, row.method, row.difference
     spread = "" if method.spread is None else f" ± {metric.text(method.spread)}"
-    difference, verdict = "", row.verdict or ""
+    difference, verdict = "", with_need(row.verdict, found)
     if found is not None:
         difference = metric.signed(found.mean)
         if found.low is not None and found.high is not None:
             difference += f" ({metric.signed(found.low)} to {metric.signed(found.high)})"
-        if found.num_needed:
-            verdict += f" (needs {found.num_needed} seeds)"
     return (
         f"`{method.name}`",
         f"{metric.text(method.mean)}{spread}",
@@ -100,6 +99,8 @@ def time_table(comparison: Comparison, rows: Sequence[Row]) -> str:
             continue
         samples, overhead = row.samples_saved, row.method.overhead
         parts = [(1 - ours / full) / samples for full, ours in comparison.seconds(row.method)]
+        if len(parts) < 2:  # no interval, or nothing that can be compared
+            continue
         half = t.ppf(0.975, len(parts) - 1) * stdev(parts) / len(parts) ** 0.5
         line = (
             f"`{row.method.name}`",

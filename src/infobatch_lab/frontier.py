@@ -22,7 +22,14 @@ from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
 from infobatch_lab.rules import default_ratio
 from infobatch_lab.settings import default_delta
-from infobatch_lab.statistics import LOSSLESS, UNDECIDED, WORSE, Difference, difference
+from infobatch_lab.statistics import (
+    LOSSLESS,
+    UNDECIDED,
+    WORSE,
+    Difference,
+    difference,
+    with_need,
+)
 
 FREE = ("epochs", "batch_size", "lr")
 """The settings in which the runs of one frontier may differ, besides those of the method."""
@@ -256,7 +263,7 @@ def cells(row: FrontierRow) -> tuple[str, ...]:
     """A row of that table."""
     metric, method = row.frontier.metric, row.point.method
     spread = "" if method.spread is None else f" ± {metric.text(method.spread)}"
-    place = "on the line" if row.is_on_line else _with_need(row.place, row.to_line)
+    place = "on the line" if row.is_on_line else with_need(row.place, row.to_line)
     return (
         row.name,
         f"{row.point.lr:g}",
@@ -265,7 +272,7 @@ def cells(row: FrontierRow) -> tuple[str, ...]:
         _signed(metric, row.to_line),
         place,
         _signed(metric, row.to_full),
-        _with_need(row.verdict, row.to_full),
+        with_need(row.verdict, row.to_full),
         str(len(method.runs)),
     )
 
@@ -276,12 +283,6 @@ def _signed(metric: Metric, found: Difference | None) -> str:
     interval = _interval(found)
     ends = "" if interval is None else f" ({' to '.join(map(metric.signed, interval))})"
     return metric.signed(found.mean) + ends
-
-
-def _with_need(verdict: str | None, found: Difference | None) -> str:
-    if found is None or verdict != UNDECIDED:
-        return verdict or ""
-    return f"{verdict} ({found.need})"
 
 
 # Putting runs together ----------------------------------------------------------------------------

@@ -35,10 +35,11 @@ def process_group() -> Iterator[None]:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
-        wait_for_all()  # gloo may hang in a process whose partner has left right after a collective
-        if rank() > 0:
+        wait_for_all()  # nothing is left to exchange after this
+        if rank() > 0 and dist.get_backend() == "gloo":
             # gloo may abort a process that ends its group while its partner does, and torchrun then
-            # kills the partner. This one has nothing left to do, so it leaves without that.
+            # kills the partner. This process has nothing left to do, so it leaves without ending
+            # the group; only the first one ends it.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

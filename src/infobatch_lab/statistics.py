@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 MOST_SEEDS = 100
-"""Nobody trains more: a larger number of needed seeds is not told apart from this one."""
+"""The search for the number of seeds that would decide ends here: nobody trains more."""
 
 LOSSLESS, WORSE, UNDECIDED = "lossless", "worse", "undecided"
 
@@ -61,10 +61,21 @@ class Difference:
         'needs 12 seeds'
         """
         if self.low is None:
-            return "needs at least 2 seeds of both"
+            return "needs at least 2 seeds"
         if self.num_needed is None:
             return f"needs over {MOST_SEEDS} seeds"
         return f"needs {self.num_needed} seeds"
+
+
+def with_need(verdict: str | None, found: Difference | None) -> str:
+    """A verdict as tables show it: an undecided one says what it lacks.
+
+    >>> with_need(UNDECIDED, Difference(-0.1, -0.9, 0.7, is_paired=True, num_needed=12))
+    'undecided (needs 12 seeds)'
+    """
+    if found is None or verdict != UNDECIDED:
+        return verdict or ""
+    return f"{verdict} ({found.need})"
 
 
 def difference(

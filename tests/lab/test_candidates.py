@@ -53,9 +53,23 @@ def test_weights_make_up_for_what_is_skipped(name: str) -> None:
 
 def test_without_rescaling_the_same_samples_are_kept_and_weigh_one() -> None:
     losses = losses_of(400)
-    biased, unbiased = (planned(f"{name}-60", losses).plan for name in ("unscaled", "proportional"))
+    biased, unbiased = (planned(f"{name}-62", losses).plan for name in ("unscaled", "proportional"))
     assert biased.indices.equal(unbiased.indices)
     assert biased.weights.unique().tolist() == [1]
+
+
+def test_losses_may_stand_for_gradients_in_place_of_errors() -> None:
+    """The errors of losses 4 and 8 are nearly alike; the losses are not."""
+    losses = torch.full((400,), 4.0)
+    losses[:40] = 8.0
+    by_loss, by_error = (
+        rules.create(f"tried:{name}").groups(losses, {}, 1)
+        for name in ("unscaled-losses-62", "unscaled-62")
+    )
+    assert isinstance(by_loss, Probabilities)
+    assert isinstance(by_error, Probabilities)
+    assert by_loss.p[0] / by_loss.p[-1] == pytest.approx(2, rel=1e-3)
+    assert by_error.p[0] / by_error.p[-1] == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.filterwarnings("ignore:1 losses of epoch")

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,22 @@ def test_every_command_has_help_with_examples_that_parse(name: str) -> None:
 def test_without_arguments_there_is_help() -> None:
     result = invoke()
     assert all(f"\n  {name}" in result.output for name in COMMANDS)
+
+
+def test_the_line_of_a_run_is_written_before_its_processes_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torchrun ends all processes if one fails while they part."""
+    lines_when_parting = []
+
+    @contextmanager
+    def group() -> Iterator[None]:
+        yield
+        lines_when_parting.append((tmp_path / "runs.jsonl").read_text().count("\n"))
+
+    monkeypatch.setattr("infobatch_lab.cli.process_group", group)
+    assert invoke("train", "--epochs", 1, "--out", tmp_path).exit_code == 0
+    assert lines_when_parting == [1]
 
 
 def test_the_version() -> None:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from infobatch_lab.cli import app
 from infobatch_lab.display import show_frontiers
-from infobatch_lab.frontier import Frontier, FrontierRow, find_frontiers
+from infobatch_lab.frontier import Frontier, FrontierRow, cells, find_frontiers
 from infobatch_lab.lines import Run, run_of
 from infobatch_lab.metrics import Metric
 from infobatch_lab.report import frontier_results, results, write
@@ -235,6 +235,18 @@ def test_one_common_seed_gives_a_difference_without_an_interval() -> None:
     assert row.to_line.mean == pytest.approx(0.05)
     assert row.to_line.low is None
     assert row.place == "undecided"
+    assert "undecided (needs at least 2 seeds)" in cells(row)
+
+
+def test_the_table_says_how_many_seeds_would_decide() -> None:
+    frontier = the_frontier(
+        made_up(FULL, {0: 0.9, 1: 0.9, 2: 0.9}),
+        made_up(shorter(5), {0: 0.8, 1: 0.8, 2: 0.8}),
+        made_up(MEAN, {0: 0.80, 1: 0.84, 2: 0.90}, num_trained=500),
+    )
+    row = the_row(frontier, "mean")
+    assert row.to_line is not None
+    assert f"undecided (needs {row.to_line.num_needed} seeds)" in cells(row)
 
 
 def test_nothing_is_said_beyond_the_ends_of_the_line() -> None:

@@ -104,6 +104,15 @@ def test_the_seeds_needed_give_a_verdict_and_one_less_does_not(
     assert found(needed - 1).verdict(0.005) == "undecided"
 
 
+def test_a_hundred_seeds_are_still_counted() -> None:
+    """With this spread 100 seeds give a verdict, and 99 do not."""
+    needs = set()
+    for spread in np.linspace(0.001, 0.05, 2000):
+        ours = {0: 0.9 - spread, 1: 0.9, 2: 0.9 + spread}
+        needs.add(difference(ours, dict.fromkeys(range(3), 0.9), 0.005).need)
+    assert "needs 100 seeds" in needs
+
+
 def test_more_seeds_than_anybody_trains_are_not_counted() -> None:
     """Differences of half the margin, with a spread of ten times the margin."""
     ours = {0: 0.9475, 1: 0.8475, 2: 0.8975}
