@@ -1,7 +1,13 @@
-"""How long a step of each task takes with a full batch, and with one of 61 % of its samples.
+"""How much time pruning saves in each task: the time of a step, and that of the published runs.
 
-`tiers` with `shrink="batch"` makes such batches. If a step's time were proportional to its samples,
-the second would take 61 % of the first. Use a machine that does nothing else.
+A step is timed with a full batch, and with one of 61 % of its samples, as `tiers` makes them with
+`shrink="batch"`. If its time were proportional to its samples, the second would take 61 %.
+
+The seconds of the published runs cannot be compared: they shared a machine. So the time of a run is
+put together from what can be: its steps, the time of a step with as many samples, and the part of
+its own training time that went into planning and `update`.
+
+Use a machine that does nothing else.
 
 python results/step_times.py camvid sst2
 """
@@ -9,13 +15,18 @@ python results/step_times.py camvid sst2
 from __future__ import annotations
 
 import sys
-from statistics import median
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean, median
 from time import perf_counter
 
 import torch
 from torch.utils.data import DataLoader
 
 from infobatch_lab.images import default_folder
+from infobatch_lab.lines import Run
+from infobatch_lab.runs import read
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import load
@@ -47,14 +58,46 @@ def seconds(data: str) -> tuple[int, float, int, float]:
     return full, median(times[full][1:]), smaller, median(times[smaller][1:])
 
 
+def time_saved(run: Run, part: float, ratio: float) -> float:
+    """The part of full training's time that a pruned run saves.
+
+    A step with `part` of the samples takes `ratio` of the time; between that and a full batch the
+    time is taken from a straight line. With fewer batches every step is a full one.
+    """
+    slope = (1 - ratio) / (1 - part) if run.shrink == "batch" else 1.0
+    steps = mean(1 - slope * (1 - kept) for kept in run.kept_fractions)
+    planning = (run.pruning_seconds or 0.0) / (run.train_seconds or 1.0)
+    return 1 - steps / (1 - planning)
+
+
+def rows_of_runs(data: str, runs: Iterable[Run], part: float, ratio: float) -> list[str]:
+    """A row of the second table for each rule and mode that prunes; means over the seeds."""
+    methods: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.rule != "full":
+            methods[run.rule, run.shrink].append(run)
+    rows = []
+    for (rule, shrink), found in methods.items():
+        name = f"`{rule}`" + (", smaller batches" if shrink == "batch" else "")
+        samples = mean(1 - mean(run.kept_fractions) for run in found)
+        time = mean(time_saved(run, part, ratio) for run in found)
+        rows.append(f"| `{data}` | {name} | {samples:.1%} | {time:.1%} |")
+    return rows
+
+
 def main() -> None:
     torch.set_num_threads(1)
     print("| task | samples | a step, ms | samples | a step, ms | time of a smaller step |")
     print("| --- | --: | --: | --: | --: | --: |")
+    table = []
     for data in sys.argv[1:]:
         full, full_time, smaller, time = seconds(data)
         row = (f"`{data}`", full, round(1e3 * full_time), smaller, round(1e3 * time))
         print(f"| {' | '.join(map(str, row))} | {time / full_time:.0%} |")
+        runs, _ = read([Path(__file__).parent / data])
+        table += rows_of_runs(data, runs, smaller / full, time / full_time)
+    print("\n| task | method | samples saved | time saved |\n| --- | --- | --: | --: |")
+    print("\n".join(table))
 
 
 if __name__ == "__main__":

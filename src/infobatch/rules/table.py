@@ -211,7 +211,7 @@ _ROWS = (
     NamedRule(
         name="windows",
         make=Windows,
-        skips="the fraction r of those below the mean of losses of the same age",
+        skips="the fraction r of samples below the mean of losses of the same age",
         paper="the idea of RePB, whose details are not public",
         cost="two passes, four bytes per sample",
         unbiased=True,
