@@ -13,7 +13,14 @@ from rich.table import Table
 
 from infobatch_lab import tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
-from infobatch_lab.comparison import CROWD_MARK, CROWDED, SEVERAL_MACHINES, Comparison, Row
+from infobatch_lab.comparison import (
+    CROWD_MARK,
+    CROWDED,
+    NO_REFERENCE,
+    SEVERAL_MACHINES,
+    Comparison,
+    Row,
+)
 from infobatch_lab.download import Fetching
 from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
@@ -131,6 +138,8 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
             str(len(method.runs)),
         )
     out.print(table)
+    if any(each.full is None and len(each.methods) > 1 for each in comparisons):
+        out.print(NO_REFERENCE, soft_wrap=True)
     if any(row.method.match_forwards for row in rows):
         out.print("† Full training in fewer epochs, on as many samples as that rule trained.")
     if any(row.is_crowded for row in rows):

@@ -16,7 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from infobatch_lab.comparison import Comparison, Method, MethodKey, key_of, place_of, slug, titles
+from infobatch_lab.comparison import (
+    Comparison,
+    Method,
+    MethodKey,
+    key_of,
+    place_of,
+    said,
+    slug,
+    titles,
+)
 from infobatch_lab.fields import Value
 from infobatch_lab.lines import Run
 from infobatch_lab.metrics import Metric
@@ -126,7 +135,7 @@ class Frontier:
         if key.budget is not None:
             parts.append(f"{key.budget:.0%} of the steps")
         if point.epochs != self.whole.epochs:
-            parts.append(f"{point.epochs} epochs")
+            parts.append(said("epochs", point.epochs))
         if point.batch_size != self.whole.batch_size:
             parts.append(f"batch {point.batch_size}")
         return ", ".join(parts)

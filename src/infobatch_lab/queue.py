@@ -1,7 +1,8 @@
 """The queue of a comparison, on disk: what is left, how long it will take, and a pause.
 
-The queue of the last `compare` is a file beside its runs. It says which runs are wanted and how far
-those at work are. The file of runs says which of them are finished, so a kill loses nothing.
+The queue of a `compare` is a file beside its runs. It says which runs are wanted and how far those
+at work are. The file of runs says which of them are finished, so a kill loses nothing. What one
+command has left stays in the queue when another command uses the same folder.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class QueueState:
     """The names of the runs at work, and how far they are, from 0 to 1."""
     data_folder: Path | None = None
     """The folder of the data sets' files; None in a file of an older version, which had none."""
+
+    def left(self, finished: Iterable[Run]) -> list[Settings]:
+        """The cells that are not finished, in order: `state.left(read_file(path))`."""
+        return list(Pending(self.cells, self.matching, finished))
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,13 @@ class QueueFile:
         part.write_text(json.dumps(asdict(state), default=str), encoding="utf-8")  # str: a path
         os.replace(part, self.path)
 
+    def keep(self, state: QueueState, left: Sequence[Settings]) -> None:
+        """Leave these cells in the queue, with nobody at work; delete the file of an empty one."""
+        if left:
+            self.write(replace(state, cells=tuple(left), process=None, at_work={}))
+        else:
+            self.delete()
+
     def delete(self) -> None:
         """Delete the file of a queue that is done."""
         self.path.unlink(missing_ok=True)
@@ -137,10 +149,11 @@ class QueueFile:
 class QueueWriter:
     """Keeps the file up to date while runs are at work."""
 
-    def __init__(self, file: QueueFile, state: QueueState) -> None:
+    def __init__(self, file: QueueFile, state: QueueState, earlier: Sequence[Settings]) -> None:
         self.at_work: dict[str, float] = {}
         self._file = file
         self._state = state
+        self._earlier = earlier
         self._write()
 
     @property
@@ -157,7 +170,9 @@ class QueueWriter:
             self.at_work.pop(name, None)
         else:
             self.at_work[name] = fraction
-        self._state = replace(self._state, cells=cells, at_work=dict(self.at_work))
+        self._state = replace(
+            self._state, cells=(*cells, *self._earlier), at_work=dict(self.at_work)
+        )
         if due or time.monotonic() - self._written_at > WRITE_SECONDS:
             self._write()
 

@@ -49,6 +49,16 @@ def test_a_table_says_that_all_rules_had_smaller_batches(
     assert " batch " in table
 
 
+def test_a_table_without_full_training_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sentence = "Full training is not among these runs, so there is no verdict"
+    assert sentence not in shown(capsys, line("full"), line("mean"))
+    assert sentence not in shown(capsys, line("mean"))  # one run compares nothing
+    assert sentence in shown(capsys, line("tiers"), line("mean"))
+    assert sentence in shown(capsys, line("full", budget=0.6), line("mean", budget=0.6))
+
+
 def test_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     table = shown(capsys, line("[/red]"), line("[bold]:smile:"), line("\x1b[31m"))
     for name in ("[/red] ", "[bold]:smile: ", "\\x1b[31m "):

@@ -331,3 +331,57 @@ def test_a_paused_queue_can_be_stopped(tmp_path: Path, monkeypatch: pytest.Monke
         _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "stopped with 0 of 4 runs finished; repeat the command to continue." in errors
+
+
+def test_what_an_earlier_command_has_left_stays_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    left = grid("digits", seeds=range(2), rule=["full", "mean"], epochs=1)
+    QueueFile(Path("runs/runs.jsonl")).path.parent.mkdir()
+    QueueFile(Path("runs/runs.jsonl")).write(QueueState(tuple(left)))
+    other = ("compare", "--epochs", "1", "--rules", "full,tiers", "--seeds", "1")
+    result = CliRunner().invoke(app, other)
+    # Full training with seed 0 is in both.
+    assert "3 unfinished runs of an earlier command stay in the queue" in result.stderr
+    assert [run.rule for run in read_file(Path("runs/runs.jsonl"))] == ["full", "tiers"]
+    assert "0 of 3 runs finished" in CliRunner().invoke(app, ["queue"]).stdout
+    assert CliRunner().invoke(app, ["queue", "run"]).exit_code == 0
+    assert len(read_file(Path("runs/runs.jsonl"))) == 5
+    assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
+
+
+def test_a_queue_may_hold_runs_of_several_data_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INFOBATCH_DATA", str(tmp_path / "data"))
+    write_mnist(tmp_path / "data" / "fashion-mnist")
+    file = queued_fashion(None)
+    digits = grid("digits", seeds=[0], rule="full", epochs=1)
+    file.write(QueueState((*file.read().cells, *digits)))
+    shown = CliRunner().invoke(app, ["queue", "run"])
+    assert shown.exit_code == 0
+    assert "fashion-mnist, convnet, 1 epoch " in shown.stdout
+    assert "digits, tiny, 1 epoch " in shown.stdout
+    assert not file.path.exists()
+
+
+def test_a_queue_can_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = QueueFile(Path("runs/runs.jsonl"))
+    file.path.parent.mkdir()
+    file.write(QueueState(CELLS))
+    assert CliRunner().invoke(app, ["queue", "clear"]).exit_code == 0
+    assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
+
+
+@pytest.mark.filterwarnings("ignore:.* losses of epoch")
+def test_a_run_that_diverged_leaves_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("compare", "--epochs", "1", "--rules", "full", "--seeds", "1", "--lr", "1e30")
+    result = CliRunner().invoke(app, command)
+    assert "These diverged: " in str(result.exception)
+    assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout

@@ -37,6 +37,7 @@ class QueueAction(str, Enum):
     pause = "pause"
     resume = "resume"
     run = "run"
+    clear = "clear"
 
 
 @app.command(
@@ -46,12 +47,15 @@ class QueueAction(str, Enum):
         "infobatch queue --out results/camvid --json",
         "infobatch queue pause          # `infobatch queue resume` continues",
         "infobatch queue run            # after a kill: train the runs that are left",
+        "infobatch queue clear          # forget them",
     )
 )
 def queue(
     action: Annotated[
         QueueAction,
-        typer.Argument(help="Show the runs, pause them, resume them, or train those that are left"),
+        typer.Argument(
+            help="Show the runs, pause them, resume them, train those that are left, or forget them"
+        ),
     ] = QueueAction.show,
     out_folder: Out = Path("runs"),
     data_dir: Annotated[
@@ -69,7 +73,10 @@ def queue(
     file = queue_in(out_folder)
     if action is QueueAction.pause:
         file.pause()
-        tell(f"the runs in {out_folder} are paused; `infobatch queue resume` continues them.")
+        tell(
+            f"the runs in {out_folder} pause after their current step, or after an evaluation that "
+            "has begun; `infobatch queue resume` continues them."
+        )
     elif action is QueueAction.resume:
         file.resume()
     elif action is QueueAction.run:
@@ -78,13 +85,25 @@ def queue(
             raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
         cells, every = state.cells, state.checkpoint_every
         folder = data_dir or state.data_folder
-        finished = run_cells(cells, state.matching, file.runs_file, folder, state.jobs, every)
+        # Several commands may have left some, each of another data set.
+        names = dict.fromkeys(cell.data for cell in cells)
+        groups = [[cell for cell in cells if cell.data == name] for name in names]
+        trained = [
+            run_cells(group, state.matching, file.runs_file, folder, state.jobs, every)
+            for group in groups
+        ]
         if file.runs_file.name == runs.TRIALS:
             tell("the learning rates are tried; repeat `infobatch frontier` to train the runs.")
         elif len({cell.epochs for cell in cells if cell.match_forwards is None}) > 1:
             show_or_print_frontiers(file.runs_file, as_json)
+        elif as_json:
+            show_or_print([run for finished in trained for run in finished], True, "")
         else:
-            show_or_print(finished, as_json, title_of(cells[0]))
+            for group, finished in zip(groups, trained, strict=True):
+                show_or_print(finished, False, title_of(group[0]))
+    elif action is QueueAction.clear:
+        with file.held():
+            file.delete()
     elif as_json:
         print(json.dumps(status_of(file)))
     else:

@@ -13,6 +13,7 @@ import typer
 from infobatch_lab import runs, tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
 from infobatch_lab.comparison import compare as comparisons_of
+from infobatch_lab.comparison import said
 from infobatch_lab.display import duration, fetching, running, show, show_frontiers, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.files import check_target
@@ -47,30 +48,43 @@ def run_cells(
     num_jobs: int,
     checkpoint_every: int,
 ) -> list[Run]:
-    """Train what the file does not have yet, and what is matched to it; returns all of these."""
+    """Train what the file does not have yet, and what is matched to it; returns all of these.
+
+    What an earlier command has left in the queue stays there.
+    """
     check_target(file)
     folder = (data_dir or default_folder()).absolute()  # a queue may be continued from elsewhere
     task = load(cells[0].data, folder)
     runs.prepare(file)
     queue_file = QueueFile(file)
     with queue_file.held():
-        pending = Pending(cells, matching, runs.read_file(file, tell))
+        before, trained = queue_file.read(), runs.read_file(file, tell)
+        pending = Pending(cells, matching, trained)
+        earlier = [c for c in before.left(trained) if c not in pending.wanted]
+        if earlier:
+            tell(
+                f"{len(earlier)} unfinished runs of an earlier command stay in the queue: "
+                "`infobatch queue run` trains them, `infobatch queue clear` forgets them."
+            )
         if not len(pending):
-            queue_file.delete()
+            queue_file.keep(before, earlier)
             return pending.finished
         if queue_file.is_paused:
             tell("the queue is paused; `infobatch queue resume` continues it.")
         config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
         state = QueueState(
-            tuple(pending.wanted),
-            tuple(matching),
+            (*pending.wanted, *earlier),
+            tuple(dict.fromkeys((*matching, *(before.matching if earlier else ())))),
             num_jobs,
             checkpoint_every,
             os.getpid(),
             data_folder=folder,
         )
-        diverged = train_pending(pending, config, QueueWriter(queue_file, state), file, task)
+        writer = QueueWriter(queue_file, state, earlier)
+        diverged = train_pending(pending, config, writer, file, task)
         num_done, num_wanted = len(pending.finished), len(pending.wanted)
+        left = [c for c in state.left(runs.read_file(file)) if c.name not in diverged]
+        queue_file.keep(state, left)
         if diverged:
             raise UserError(
                 f"{num_done} of {num_wanted} runs are finished, and `infobatch report "
@@ -82,7 +96,6 @@ def run_cells(
                 f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
                 "continue."
             )
-        queue_file.delete()
         return pending.finished
 
 
@@ -129,7 +142,7 @@ def stop_here(sentence: str) -> NoReturn:
 
 def title_of(cell: Settings) -> str:
     """The head of a table of runs."""
-    return f"{cell.data}, {cell.model}, {cell.epochs} epochs"
+    return f"{cell.data}, {cell.model}, {said('epochs', cell.epochs)}"
 
 
 def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
