@@ -1,4 +1,7 @@
-"""Augmentation of a whole batch of images at once: shift, mirror, normalise, mix."""
+"""Augmentation of a whole batch of images at once: shift, mirror, normalise, mix.
+
+Written by hand because torchvision's transforms draw one shift for all images of a batch.
+"""
 
 from __future__ import annotations
 

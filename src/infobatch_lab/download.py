@@ -1,4 +1,8 @@
-"""Fetch a data set from its own home: checked, and never left half-written."""
+"""Fetch a data set from its own home: checked, and never left half-written.
+
+Written by hand because torchvision's functions for this import only beside a torch of the same
+build, and take no second address.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The fields of a run's line, each checked: a value of the wrong kind is refused by name."""
+"""The fields of a run's line, each checked: a value of the wrong kind is refused by name.
+
+Written by hand so that each refusal is one sentence with its remedy, and a line that is too deep or
+too large is refused before it takes memory.
+"""
 
 from __future__ import annotations
 

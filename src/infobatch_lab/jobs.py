@@ -1,4 +1,8 @@
-"""Run what is pending, in this process or in several, until it is done or Ctrl-C asks to stop."""
+"""Run what is pending, in this process or in several, until it is done or Ctrl-C asks to stop.
+
+Written by hand because the pools of concurrent.futures and joblib cannot ask a task that runs to
+stop after its current step, so that it leaves a checkpoint.
+"""
 
 from __future__ import annotations
 

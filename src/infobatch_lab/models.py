@@ -1,6 +1,7 @@
 """Small networks for small images, and any network of timm: `create("resnet8", 3, 10)`.
 
-The ResNets are in their CIFAR form (He et al., 2016): a 3 x 3 stem without pooling.
+The ResNets are in their CIFAR form (He et al., 2016): a 3 x 3 stem without pooling. They are here
+because those of timm are for larger images, and too slow for a CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tables of a user's own: rows of CSV, TSV, JSON, JSON lines or Parquet, as dicts."""
+"""Tables of a user's own: rows of CSV, TSV, JSON, JSON lines or Parquet, as dicts.
+
+Not by pandas, which reads words such as "None" and "NA" as missing values: they may be labels.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ noise, and the loss of the image is its error at that step. The network predicts
 noise and image (Salimans and Ho, 2022), from which an image follows without dividing by its share,
 which is nearly 0 at the last steps. Samples are made by DDIM (Song et al.,
 2021) and compared with the training images in the features of a pretrained EfficientNet-lite0. The
-numbers are no FIDs: those need Inception's weights, and other features give other scales.
+numbers are no FIDs: those need Inception's weights, and other features give other scales. The two
+distances are written here because the packages that have them load these weights.
 """
 
 from __future__ import annotations

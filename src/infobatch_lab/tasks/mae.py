@@ -2,7 +2,9 @@
 
 As in He et al. (2022) and the paper's A.4: the encoder sees the visible patches alone, a light
 decoder predicts the pixels of the others, each patch normalised by itself, and the loss of an image
-is its mean over the masked patches. Labels are used for the metrics only.
+is its mean over the masked patches. Labels are used for the metrics only. The network is written
+here, from torch's own layers, because its encoder takes only some of the patches, others for each
+image.
 """
 
 from __future__ import annotations
