@@ -7,13 +7,14 @@ The seconds of the published runs cannot be compared: they shared a machine. So 
 put together from what can be: its steps, the time of a step with as many samples, and the part of
 its own training time that went into planning and `update`.
 
-Use a machine that does nothing else.
+Use a machine that does nothing else. All seconds are written to step-times.json, beside this file.
 
-python results/step_times.py camvid sst2
+python results/step_times.py camvid sst2 pet-faces=unet-32
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from infobatch_lab.images import default_folder
 from infobatch_lab.lines import Run
+from infobatch_lab.provenance import provenance
 from infobatch_lab.runs import read
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
@@ -36,9 +38,9 @@ KEPT = 0.61
 NUM_STEPS = 9
 
 
-def seconds(data: str) -> tuple[int, float, int, float]:
-    """The batch size and the median seconds of a step: of full batches, then of smaller ones."""
-    chosen, task = settings(data), load(data, default_folder())
+def seconds(data: str, model: str | None) -> dict[int, list[float]]:
+    """The seconds of each step, by batch size: of full batches, then of smaller ones."""
+    chosen, task = settings(data, model=model), load(data, default_folder())
     network = task.network(chosen).train()
     optimizer = optimizer_of(chosen, network)
     sizes = (chosen.batch_size, round(KEPT * chosen.batch_size))
@@ -54,8 +56,7 @@ def seconds(data: str) -> tuple[int, float, int, float]:
             losses.mean().backward()
             optimizer.step()
             times[size].append(perf_counter() - start)
-    full, smaller = sizes
-    return full, median(times[full][1:]), smaller, median(times[smaller][1:])
+    return times
 
 
 def time_saved(run: Run, part: float, ratio: float) -> float:
@@ -89,15 +90,20 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| task | samples | a step, ms | samples | a step, ms | time of a smaller step |")
     print("| --- | --: | --: | --: | --: | --: |")
-    table = []
-    for data in sys.argv[1:]:
-        full, full_time, smaller, time = seconds(data)
+    table, record = [], {}
+    for argument in sys.argv[1:]:
+        data, _, model = argument.partition("=")
+        record[data] = times = seconds(data, model or None)
+        full, smaller = times
+        full_time, time = (median(times[size][1:]) for size in times)  # the first warms up
         row = (f"`{data}`", full, round(1e3 * full_time), smaller, round(1e3 * time))
         print(f"| {' | '.join(map(str, row))} | {time / full_time:.0%} |")
-        runs, _ = read([Path(__file__).parent / data])
+        runs, _ = read([Path(__file__).parent / data / "runs.jsonl"])
         table += rows_of_runs(data, runs, smaller / full, time / full_time)
     print("\n| task | method | samples saved | time saved |\n| --- | --- | --: | --: |")
     print("\n".join(table))
+    log = {**provenance(), "command": " ".join(sys.argv), "seconds": record}
+    Path(__file__).with_name("step-times.json").write_text(json.dumps(log) + "\n")
 
 
 if __name__ == "__main__":
