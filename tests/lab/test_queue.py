@@ -381,7 +381,7 @@ def test_a_run_that_diverged_leaves_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ("compare", "--epochs", "1", "--rules", "full", "--seeds", "1", "--lr", "1e30")
+    command = ("compare", "--epochs", "1", "--rules", "full", "--seeds", "1", "--lr", "1e14")
     result = CliRunner().invoke(app, command)
     assert "These diverged: " in str(result.exception)
     assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
