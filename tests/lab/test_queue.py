@@ -374,14 +374,3 @@ def test_a_queue_can_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.write(QueueState(CELLS))
     assert CliRunner().invoke(app, ["queue", "clear"]).exit_code == 0
     assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
-
-
-@pytest.mark.filterwarnings("ignore:.* losses of epoch")
-def test_a_run_that_diverged_leaves_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ("compare", "--epochs", "1", "--rules", "full", "--seeds", "1", "--lr", "1e14")
-    result = CliRunner().invoke(app, command)
-    assert "These diverged: " in str(result.exception)
-    assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout

@@ -138,6 +138,7 @@ def test_a_run_that_diverges_has_no_line_and_the_others_go_on(
     assert "line-full-seed1" in sentence
     assert "lower --lr" in sentence
     assert not list(Path("runs/checkpoints").glob("*.pt"))
+    assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
 
 
 @pytest.mark.filterwarnings("ignore:.*NaN or infinite")
