@@ -26,6 +26,7 @@ from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
 from infobatch_lab.metrics import Metric
 from infobatch_lab.processes import rank
+from infobatch_lab.queue import TOLD
 from infobatch_lab.settings import Settings
 from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
@@ -203,10 +204,13 @@ def show_queue(status: dict[str, Any], folder: Path) -> None:
     if not status["runs"]:
         out.print(f"nothing is queued in {folder}.", soft_wrap=True)
     else:
-        table = Table("run", "seed", "state", box=None, pad_edge=False)
+        varied = [name for name in TOLD if len({row[name] for row in status["runs"]}) > 1]
+        heads = (name.replace("_", " ") for name in varied)
+        table = Table("run", "seed", *heads, "state", box=None, pad_edge=False)
         for row in status["runs"]:
             state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
-            table.add_row(row["rule"], str(row["seed"]), state)
+            values = (NONE if row[name] is None else str(row[name]) for name in varied)
+            table.add_row(row["rule"], str(row["seed"]), *values, state)
         out.print(table)
         left = status["seconds_left"] if status["num_left"] else None
         words = "" if left is None else f", about {duration(left)} left"

@@ -265,6 +265,12 @@ def expected_samples(cell: Settings, alike: Sequence[Run]) -> float:
     return at_most(cell) * (mean(kept) if kept else 1.0)
 
 
+TOLD = (
+    "data", "optimizer", "prune_ratio", "delta", "epochs", "batch_size", "lr", "shrink", "budget",
+)  # fmt: skip
+"""What tells the runs of a queue apart, besides rule and seed."""
+
+
 def status_of(file: QueueFile) -> dict[str, Any]:
     """The queue in plain numbers and words."""
     state = file.read()
@@ -276,6 +282,7 @@ def status_of(file: QueueFile) -> dict[str, Any]:
             "name": cell.name,
             "rule": cell.label,
             "seed": cell.seed,
+            **{name: getattr(cell, name) for name in TOLD},
             "state": (
                 "done"
                 if cell not in waiting

@@ -90,6 +90,24 @@ def test_the_file_of_runs_says_what_is_done(file: QueueFile) -> None:
     assert status["seconds_left"] == pytest.approx(6 + 5 + 6)
 
 
+def test_a_queue_shows_the_settings_in_which_its_runs_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    file = QueueFile(Path("runs/runs.jsonl"))
+    longer = replace(CELLS[0], epochs=20)
+    file.write(QueueState((CELLS[0], longer, replace(longer, lr=0.05))))
+    lines = [line.split() for line in CliRunner().invoke(app, ["queue"]).stdout.splitlines()]
+    lr = str(CELLS[0].lr)
+    assert lines[:4] == [
+        ["run", "seed", "epochs", "lr", "state"],
+        ["full", "0", "10", lr, "waiting"],
+        ["full", "0", "20", lr, "waiting"],
+        ["full", "0", "20", "0.05", "waiting"],
+    ]
+
+
 def test_how_long_it_will_take_is_learned_from_runs_alike() -> None:
     full, mean, *_ = CELLS
     assert seconds_left([mean], [], at_work={}) is None
