@@ -123,7 +123,9 @@ def main() -> None:
     if rank == 0:
         print(f"{train_data.savings.fraction:.0%} of the samples saved")
     if world_size > 1:
-        dist.barrier()  # gloo may hang in a process that leaves right after an all_reduce
+        # If DistributedDataParallel is the last to hold gloo's group, torch ends the group with
+        # Python locked, and may wait for ever for a thread that needs Python.
+        del model
         dist.destroy_process_group()
 
 
