@@ -408,8 +408,8 @@ def place_of(method: Method) -> tuple[Any, ...]:
 CROWD_MARK = "\N{DOUBLE DAGGER}"
 CROWDED = "The machine had more work than cores during some of these runs: do not rely on the time."
 NO_REFERENCE = (
-    "Full training is not among these runs, so there is no verdict: train the rule full too, "
-    "without --budget."
+    "Full training is not among these runs, so there is no verdict: train it too, with "
+    "`--rules full` and without `--budget`."
 )
 SEVERAL_MACHINES = (
     "These runs come from several machines, or used different numbers of threads: times are "

@@ -55,23 +55,23 @@ class Difference:
 
     @property
     def need(self) -> str:
-        """What an undecided verdict lacks.
+        """What an undecided verdict lacks; only for an undecided one.
 
         >>> Difference(-0.1, -0.9, 0.7, is_paired=True, num_needed=12).need
-        'needs 12 seeds'
+        'needs 12 seeds of both'
         """
         if self.low is None:
-            return "needs at least 2 seeds"
+            return "needs at least 2 seeds of both"
         if self.num_needed is None:
-            return f"needs over {MOST_SEEDS} seeds"
-        return f"needs {self.num_needed} seeds"
+            return f"needs over {MOST_SEEDS} seeds of both"
+        return f"needs {self.num_needed} seeds of both"
 
 
 def with_need(verdict: str | None, found: Difference | None) -> str:
     """A verdict as tables show it: an undecided one says what it lacks.
 
     >>> with_need(UNDECIDED, Difference(-0.1, -0.9, 0.7, is_paired=True, num_needed=12))
-    'undecided (needs 12 seeds)'
+    'undecided (needs 12 seeds of both)'
     """
     if found is None or verdict != UNDECIDED:
         return verdict or ""

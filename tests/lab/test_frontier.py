@@ -235,7 +235,7 @@ def test_one_common_seed_gives_a_difference_without_an_interval() -> None:
     assert row.to_line.mean == pytest.approx(0.05)
     assert row.to_line.low is None
     assert row.place == "undecided"
-    assert "undecided (needs at least 2 seeds)" in cells(row)
+    assert "undecided (needs at least 2 seeds of both)" in cells(row)
 
 
 def test_the_table_says_how_many_seeds_would_decide() -> None:
@@ -246,7 +246,7 @@ def test_the_table_says_how_many_seeds_would_decide() -> None:
     )
     row = the_row(frontier, "mean")
     assert row.to_line is not None
-    assert f"undecided (needs {row.to_line.num_needed} seeds)" in cells(row)
+    assert f"undecided (needs {row.to_line.num_needed} seeds of both)" in cells(row)
 
 
 def test_nothing_is_said_beyond_the_ends_of_the_line() -> None:

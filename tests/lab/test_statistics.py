@@ -110,14 +110,14 @@ def test_a_hundred_seeds_are_still_counted() -> None:
     for spread in np.linspace(0.001, 0.05, 2000):
         ours = {0: 0.9 - spread, 1: 0.9, 2: 0.9 + spread}
         needs.add(difference(ours, dict.fromkeys(range(3), 0.9), 0.005).need)
-    assert "needs 100 seeds" in needs
+    assert "needs 100 seeds of both" in needs
 
 
 def test_more_seeds_than_anybody_trains_are_not_counted() -> None:
     """Differences of half the margin, with a spread of ten times the margin."""
     ours = {0: 0.9475, 1: 0.8475, 2: 0.8975}
     found = difference(ours, dict.fromkeys(range(3), 0.9), 0.005)
-    assert found.need == "needs over 100 seeds"
+    assert found.need == "needs over 100 seeds of both"
 
 
 VALUES = st.lists(st.floats(0.5, 5.0), min_size=2, max_size=6)

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infobatch import Pruner
 from infobatch.plan import draw
 from infobatch.rules import Focus
+from tests.rules.runs import savings_of_a_run
 
 
 @given(
@@ -117,21 +117,58 @@ def test_the_most_suspicious_sample_is_not_kept_for_sure() -> None:
     assert 1 <= sum(kept) <= 30  # a tenth of the epochs, as for every easy sample
 
 
-def test_a_trimmed_rule_keeps_equal_scores_too() -> None:
+@given(
+    st.integers(1, 300),
+    st.integers(0, 300),
+    st.floats(0.3, 0.8),
+    st.floats(0.001, 0.19),
+    st.integers(0, 3),
+)
+def test_equal_highest_losses_change_nothing_about_how_many_are_skipped(
+    num_samples: int, num_equal: int, prune_ratio: float, trim: float, seed: int
+) -> None:
+    scores = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed)).float()
+    scores[scores.argsort(descending=True)[:num_equal]] = 1000.0
+    plan = draw(Focus(prune_ratio, trim=trim).groups(scores, {}, 1), seed, 1)
+    expected = prune_ratio * num_samples
+    assert abs(plan.num_pruned - expected) <= 4  # four roundings, and at least one of each group
+
+
+def test_without_trim_equal_highest_losses_are_all_kept() -> None:
+    scores = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    scores[:400] = 9.0
+    plan = draw(Focus().groups(scores, {}, 1), 0, 1)
+    assert int((plan.indices < 400).sum()) == 400
+    assert len(plan) == 400 + 60
+
+
+def test_of_losses_that_are_all_equal_a_trimmed_rule_keeps_some_at_random() -> None:
     rule = Focus(trim=0.2)
-    assert draw(rule.groups(torch.full((99,), 0.3), {}, 1), 0, 1).num_pruned == 0
+    kept = [draw(rule.groups(torch.full((100,), 0.3), {}, 1), s, 1).indices for s in range(100)]
+    assert {len(indices) for indices in kept} == {37}
+    assert len(torch.cat(kept).unique()) == 100
 
 
 @pytest.mark.parametrize(
-    ("prune_ratio", "trim"), [(0.72, 0.8), (0.09, 0.1), (0.18, 0.2), (0.36, 0.4)]
+    ("prune_ratio", "easy", "trim"),
+    # Rounding makes the sum of both parts a little more than 1.
+    [(0.24, 0.7, 0.8), (0.472, 0.41, 0.8), (0.72, 0.1, 0.8), (0.18, 0.1, 0.2)],
 )
-def test_all_that_is_not_hard_may_be_trimmed(prune_ratio: float, trim: float) -> None:
-    """Rounding makes the sum of both parts a little more than 1."""
-    rule = Focus(prune_ratio, trim=trim)
-    plan = draw(rule.groups(torch.arange(1000.0), {}, 1), 0, 1)
+def test_all_that_is_not_hard_may_be_trimmed(prune_ratio: float, easy: float, trim: float) -> None:
+    plan = draw(Focus(prune_ratio, easy, trim).groups(torch.arange(1000.0), {}, 1), 0, 1)
     assert plan.num_pruned == pytest.approx(1000 * prune_ratio, abs=2)
     hard = torch.arange(round(1000 * (1 - trim)) - 1)
     assert torch.isin(hard, plan.indices).all()
+
+
+def test_what_is_trimmed_makes_no_difference_if_nothing_is_hard() -> None:
+    plan = draw(Focus(0.9, trim=0.5).groups(torch.arange(1000.0), {}, 1), 0, 1)
+    assert len(plan) == pytest.approx(100, abs=1)  # the highest is always kept
+
+
+def test_numbers_of_numpy_are_plain_numbers_in_a_checkpoint() -> None:
+    ratio, easy, trim = np.float64(0.5), np.float64(0.2), np.float64(0.1)
+    assert repr(Focus(ratio, easy, trim)) == "Focus(prune_ratio=0.5, easy=0.2, trim=0.1)"
 
 
 def test_next_to_no_trim_is_none() -> None:
@@ -149,12 +186,7 @@ def test_samples_that_were_never_seen_are_trusted() -> None:
 
 @pytest.mark.parametrize(("num_epochs", "saved"), [(16, 0.512), (100, 0.548), (200, 0.548)])
 def test_half_of_a_training_is_saved(num_epochs: int, saved: float) -> None:
-    pruner = Pruner(1000, num_epochs, rule="focus")
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(num_epochs):
-        indices = pruner.plan.indices
-        pruner.update(torch.rand(len(indices), generator=rng), indices)
-    assert pruner.savings.fraction == pytest.approx(saved, abs=2e-3)
+    assert savings_of_a_run("focus", num_epochs) == pytest.approx(saved, abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +205,7 @@ def test_half_of_a_training_is_saved(num_epochs: int, saved: float) -> None:
             (0.63, 0.1, 0.8),
             r"trim is 0\.8, expected at most 0\.7: the fraction 0\.3 of all samples",
         ),
+        ((0.63, 0.1, 0.71), r"trim is 0\.71, expected at most 0\.7"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infobatch import Pruner
 from infobatch.plan import draw
 from infobatch.rules import Tiers
+from tests.rules.runs import savings_of_a_run
 
 
 @given(
@@ -38,12 +38,7 @@ def test_equal_scores_go_up_and_are_all_kept() -> None:
 
 @pytest.mark.parametrize(("num_epochs", "saved"), [(200, 0.4133), (150, 0.4148), (90, 0.4117)])
 def test_the_default_saves_what_the_paper_reports(num_epochs: int, saved: float) -> None:
-    pruner = Pruner(1000, num_epochs, rule="tiers")
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(num_epochs):
-        indices = pruner.plan.indices
-        pruner.update(torch.rand(len(indices), generator=rng), indices)
-    assert pruner.savings.fraction == pytest.approx(saved, abs=5e-4)
+    assert savings_of_a_run("tiers", num_epochs) == pytest.approx(saved, abs=5e-4)
 
 
 def test_weights_are_four_two_and_one() -> None:

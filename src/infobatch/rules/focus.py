@@ -1,15 +1,16 @@
 """All of the hard samples and a few of the others, without rescaling: a rule of this library.
 
-Of n samples, the h n with the highest losses are all kept, and of the others the fraction e. So the
-fraction r is skipped if r = (1 - h)(1 - e). If t n labels may be wrong, the t n samples with the
-highest losses count as easy, and the next h n are the hard ones.
+Of n samples, the h n with the highest losses are hard, and all of them are kept. Of the others the
+fraction e (`easy`) is kept. So the fraction skipped (`prune_ratio`) is r = (1 - h)(1 - e). With
+t (`trim`) above 0, the t n highest losses count as easy, because their labels may be wrong, and the
+h n below them are hard.
 
 Selective-Backprop (Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers",
 2019) also trains hard samples more often without giving them a smaller weight. It chooses inside
 each batch, after a forward pass of all its samples.
 
-Cost: one selection (no sort), or two with t > 0. Biased: hard samples count more than in full
-training, by up to 1/e, and with t = 0 those whose labels are wrong are among them.
+Cost: one selection (no sort), or two with t > 0. Biased: a hard sample counts 1/e times as much as
+an easy one. With t = 0, samples with wrong labels are among the hard ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, settle_ratio
+from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
 from infobatch.rules.tiers import Tiers
 
 
@@ -37,8 +38,9 @@ class Focus(Rule):
     easy: float = 0.1
     """The fraction kept of the samples that are not hard."""
     trim: float = 0.0
-    """This fraction of all samples, those with the highest losses, counts as easy. Set it to the
-    part of the labels that may be wrong."""
+    """The fraction of all samples, those with the highest losses, that counts as easy. Set it to
+    the part of the labels that may be wrong. Leave it at 0 if classes are rare: their losses are
+    high too."""
 
     def __post_init__(self) -> None:
         settle_ratio(self)
@@ -71,15 +73,24 @@ class Focus(Rule):
 
     @property
     def max_groups(self) -> int:
-        return 4 if self.trim else 2
+        return 3 if self.trim else 2
 
     def groups(self, scores: Tensor, memory: Memory, epoch: int) -> Groups:
-        skipped, trusted = 1 - self.easy, 1 - self.trim
-        if self.trim and self.hard:
-            tiers = ((max(0.0, trusted - self.hard), skipped), (trusted, 0.0))
-            found = Tiers(tiers, rescale=False).groups(scores, memory, epoch)
-            if bool((found.of < 2).any()):  # else all losses are equal, and none is suspicious
-                of = torch.where(scores.isnan(), 3, found.of).to(torch.uint8)
-                return Groups(of, keep=(self.easy, 1.0, self.easy, 1.0), rescale=False)
-        tier = (1 - self.hard, skipped)
-        return Tiers((tier,), rescale=False).groups(scores, memory, epoch)
+        cut, skipped = 1 - self.hard, 1 - self.easy
+        if not (self.trim and self.hard):
+            return Tiers(((cut, skipped),), rescale=False).groups(scores, memory, epoch)
+        seen = torch.from_numpy(known(scores))
+        num_seen = int(seen.sum())
+        if num_seen == 0:
+            return everything(scores)
+        # Easy, hard, and on top what is not trusted.
+        tiers = ((max(0.0, cut - self.trim), skipped), (1 - self.trim, 0.0))
+        of = Tiers(tiers, rescale=False).groups(scores, memory, epoch).of
+        num_top = int(((of == 2) & seen).sum())
+        # Equal losses may put more samples on top than are to be trimmed. They cannot be told
+        # apart, so they are kept at the rate of so many hard and so many easy ones.
+        surplus = num_top - round(self.trim * num_seen)
+        num_hard = min(max(surplus, 0), round(self.hard * num_seen))
+        top = (num_hard + (num_top - num_hard) * self.easy) / num_top
+        of = torch.where(seen, of, 1).to(torch.uint8)  # what was never seen is kept
+        return Groups(of, keep=(self.easy, 1.0, top), rescale=False)

@@ -106,7 +106,7 @@ _ROWS = (
     NamedRule(
         name="focus",
         make=Focus,
-        skips="nine tenths of all but the hardest samples: r of all together",
+        skips="90 % of the easy samples and no hard ones: together r of all",
         paper="this library; Selective-Backprop, Jiang et al., 2019, is akin to it",
         cost="one selection",
         unbiased=False,
