@@ -125,6 +125,31 @@ def test_a_plan_says_whether_its_weights_make_up_for_what_is_skipped() -> None:
         assert draw(few, 0, 0).rescaled == draw(many, 0, 0).rescaled == rescale
 
 
+@pytest.mark.parametrize("rescale", [True, False])
+def test_a_plan_says_how_many_samples_each_one_stands_for(rescale: bool) -> None:
+    """With or without rescaling, and not where some could not be kept."""
+    of = torch.tensor([0, 1] * 10)
+    half = torch.where(torch.arange(20) % 2 == 0, 1.0, 2.0)
+    for selection in (
+        Groups(of, (1.0, 0.5), rescale),
+        Probabilities(1 / half, rescale),
+        Probabilities(torch.linspace(0.1, 1, 20), rescale),
+        Groups(of, (1.0, 1.0), rescale),
+    ):
+        plan = draw(selection, 0, 0)
+        assert plan.counts is not None
+        if isinstance(selection, Groups):
+            expected = half[plan.indices] if plan.num_pruned else torch.ones(20)
+        else:
+            expected = 1 / selection.p[plan.indices]
+        assert plan.counts.tolist() == pytest.approx(expected.tolist())
+        assert plan.weights.tolist() == (plan.counts.tolist() if rescale else [1.0] * len(plan))
+    assert draw(Groups(of, (1.0, 0.0), rescale), 0, 0).counts is None
+    assert draw(Groups(torch.zeros(5, dtype=torch.uint8), (1.0, 0.0)), 0, 0).counts is not None
+    never = torch.linspace(0, 1, 20)
+    assert draw(Probabilities(never, rescale=False), 0, 0).counts is None
+
+
 # A probability per sample ------------------------------------------------------------------------
 
 sixteenths = st.lists(st.integers(1, 16), min_size=9, max_size=30).filter(

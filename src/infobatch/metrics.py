@@ -1,9 +1,9 @@
 """What an epoch that has ended tells its user, in a few passes over what it trained.
 
-With l the loss and w the weight of a kept sample, K of N samples kept, and H the score that a
-sample had when the epoch was planned:
+With l the loss and w the weight of a kept sample, n/m the number of samples that it stands for, K
+of N samples kept, and H the score that a sample had when the epoch was planned:
 
-    loss            sum(w l) / N             the mean loss over all samples (Eq. 6 and 7)
+    loss            sum(n/m l) / N           the mean loss over all samples (Eq. 6 and 7: w = n/m)
     gradient_noise  sum(w^2 l) / sum(w l)    by how much the weights raise the gradient's variance
     skipped_loss    1 - sum(H, kept) / sum(H, all)    the part of the loss that was skipped
     loss_left       loss / loss of the first epoch    how far the data are learned
@@ -75,18 +75,22 @@ PACKED_SIZE = len(fields(EpochMetrics))
 def mean_loss(plan: Plan, reported: EpochLosses) -> float | None:
     """The mean loss over all samples of the data set, from those that were trained.
 
-    In a whole epoch it is sum(w l) / N, whose expectation is the mean over all N samples. If
-    nothing is skipped, it equals the mean loss of full training. The entries of a plan are in
-    random order: a part of them, where an epoch was broken off or losses are not finite, stands
-    for all.
+    In a whole epoch it is sum(n/m l) / N, whose expectation is the mean over all N samples, also
+    where a rule does not rescale. If nothing is skipped, it equals the mean loss of full training.
+    The entries of a plan are in random order: a part of them, where an epoch was broken off or
+    losses are not finite, stands for all. None if some samples could not be kept: nothing is known
+    of them.
 
-    >>> plan = Plan(1, torch.tensor([2, 0]), torch.tensor([1.0, 2.0]), num_samples=3)
+    >>> counts = torch.tensor([1.0, 2.0])
+    >>> plan = Plan(1, torch.tensor([2, 0]), torch.ones(2), num_samples=3, counts=counts)
     >>> mean_loss(plan, EpochLosses(torch.tensor([5.0, 0.5])))
     2.0
     """
+    if plan.counts is None:
+        return None
     total, num_finite = 0.0, 0
-    for loss, weight in _finite_blocks(plan, reported):
-        total += float(np.add.reduce(loss * weight))
+    for loss, count in _finite_blocks(plan.counts, reported):
+        total += float(np.add.reduce(loss * count))
         num_finite += len(loss)
     if num_finite == 0:
         return None
@@ -112,7 +116,7 @@ def gradient_noise(plan: Plan, reported: EpochLosses) -> float | None:
     1.25
     """
     first, second = 0.0, 0.0
-    for loss, weight in _finite_blocks(plan, reported):
+    for loss, weight in _finite_blocks(plan.weights, reported):
         if np.minimum.reduce(loss, initial=0) < 0:
             return None  # no measure of a gradient
         weighted = loss * weight
@@ -143,11 +147,11 @@ def skipped_loss(plan: Plan, scores: Tensor) -> float | None:
 
 
 def _finite_blocks(
-    plan: Plan, reported: EpochLosses
+    factors: Tensor, reported: EpochLosses
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float32]]]:
-    """The finite losses and their weights, a block at a time, in the little memory of a block."""
-    losses, known, weights = reported.losses.numpy(), reported.known.numpy(), plan.weights.numpy()
+    """The finite losses and their factors, a block at a time, in the little memory of a block."""
+    losses, known, numbers = reported.losses.numpy(), reported.known.numpy(), factors.numpy()
     for start in range(0, len(losses), BLOCK):
         block = slice(start, start + BLOCK)
         counts = known[block] & np.isfinite(losses[block])
-        yield losses[block][counts].astype(np.float64), weights[block][counts]
+        yield losses[block][counts].astype(np.float64), numbers[block][counts]

@@ -1,8 +1,9 @@
 """Groups or probabilities in, this epoch's samples out: which, in which order, with which weight.
 
-Notation of the paper: of the n samples of a group m are kept and weigh gamma = n/m (Eq. 6 to 8),
-so the weights of an epoch sum to the size of the data set. With a probability p per sample a kept
-one weighs 1/p, and the weights sum to the size of the data set in expectation.
+Notation of the paper: of the n samples of a group m are kept. Each stands for gamma = n/m samples,
+and that is its weight (Eq. 6 to 8), so the weights of an epoch sum to the size of the data set.
+With a probability p per sample a kept one stands for 1/p samples, and the weights sum to the size
+of the data set in expectation. Without rescaling all weights are 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +30,19 @@ FEW = 8
 this many distinct probabilities are drawn as groups; more of them one by one.
 """
 
-Weigh = Callable[[NDArray[np.integer], NDArray[np.integer]], NDArray[np.float32]]
-"""The weights of some kept samples, given their places among all that is kept, and their indices.
+Counts = Callable[[NDArray[np.integer], NDArray[np.integer]], NDArray[np.float32]]
+"""How many samples some kept ones stand for, given their places among all that is kept, and their
+indices.
 """
+
+
+class Kept(NamedTuple):
+    """What is left of a data set that was thinned."""
+
+    samples: Tensor
+    counts: Counts
+    covers_all: bool
+    """Whether each sample of the data set could have been kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +65,10 @@ class Plan:
     """The number that scores were compared with, if the rule has one threshold."""
     rescaled: bool = True
     """Whether the weights make up for what is skipped; otherwise each of them is 1."""
+    counts: Tensor | None = None
+    """float32: how many samples of the data set each one stands for. The weights, if they make up
+    for what is skipped. None if some samples could not be kept, so that none stands for them.
+    """
 
     @property
     def num_pruned(self) -> int:
@@ -81,49 +96,64 @@ def draw(selection: Selection, seed: int, epoch: int) -> Plan:
     num_samples, order_rng = selection.num_samples, _generator("order", seed, epoch)
     if not selection.prunes:
         everything = torch.randperm(num_samples, generator=order_rng)
-        all_one = torch.ones(1, dtype=torch.float32).expand(num_samples)  # one number in memory
-        return Plan(epoch, everything, all_one, num_samples, selection.threshold, selection.rescale)
+        ones = _ones(num_samples)
+        return Plan(
+            epoch, everything, ones, num_samples, selection.threshold, selection.rescale, ones
+        )
     drawn_in = epoch if selection.drawn_in is None else selection.drawn_in
     rng = _generator("draw", seed, drawn_in)
-    samples, weigh = _thin(selection, rng)
-    if len(samples) == 0:
+    kept = _thin(selection, rng)
+    num_kept = len(kept.samples)
+    if num_kept == 0:
         raise ValueError(f"the rule keeps no sample of epoch {epoch}: let it keep at least one.")
-    order = torch.randperm(len(samples), generator=order_rng, dtype=samples.dtype)
-    indices = torch.empty(len(samples), dtype=torch.int64)
-    weights = torch.empty(len(samples), dtype=torch.float32)
-    for block in _blocks(len(samples)):
-        indices[block] = samples.index_select(0, order[block])
-        weights[block] = torch.from_numpy(weigh(order[block].numpy(), indices[block].numpy()))
-    return Plan(epoch, indices, weights, num_samples, selection.threshold, selection.rescale)
+    order = torch.randperm(num_kept, generator=order_rng, dtype=kept.samples.dtype)
+    indices = torch.empty(num_kept, dtype=torch.int64)
+    counts = torch.empty(num_kept, dtype=torch.float32)
+    for block in _blocks(num_kept):
+        indices[block] = kept.samples.index_select(0, order[block])
+        counts[block] = torch.from_numpy(kept.counts(order[block].numpy(), indices[block].numpy()))
+    return Plan(
+        epoch,
+        indices,
+        counts if selection.rescale else _ones(num_kept),
+        num_samples,
+        selection.threshold,
+        selection.rescale,
+        counts if kept.covers_all else None,
+    )
 
 
-def _thin(selection: Selection, rng: torch.Generator) -> tuple[Tensor, Weigh]:
-    """What is kept, and how to weigh it."""
+def _ones(length: int) -> Tensor:
+    return torch.ones(1, dtype=torch.float32).expand(length)  # one number in memory
+
+
+def _thin(selection: Selection, rng: torch.Generator) -> Kept:
     if isinstance(selection, Groups):
         return _thin_groups(selection, rng)
     groups = _as_groups(selection)
     return _thin_one_by_one(selection, rng) if groups is None else _thin_groups(groups, rng)
 
 
-def _thin_groups(groups: Groups, rng: torch.Generator) -> tuple[Tensor, Weigh]:
-    """What is kept, group after group, and how to weigh it."""
+def _thin_groups(groups: Groups, rng: torch.Generator) -> Kept:
+    """What is kept, group after group."""
     sizes = _sizes(groups)
     shares = [_share(n, fraction) for n, fraction in zip(sizes, groups.keep, strict=True)]
     ends = np.cumsum(shares)
-    weight_of = np.ones(len(sizes), dtype=np.float32)
+    count_of = np.ones(len(sizes), dtype=np.float32)
     samples = torch.empty(ends[-1], dtype=_index_dtype(sum(sizes)))
     for group, members in enumerate(_members(groups, sizes, samples.numpy().dtype)):
         n, m, end = sizes[group], shares[group], ends[group]
         kept = members if m == n else np.compress(_choose(m, n, rng), members)
         samples[end - m : end] = torch.from_numpy(kept)
-        if groups.rescale and m:
-            weight_of[group] = n / m
+        if m:
+            count_of[group] = n / m
+    covers_all = all(m > 0 for n, m in zip(sizes, shares, strict=True) if n > 0)
     if len(ends) > FEW:
         of = groups.of.numpy()
-        return samples, lambda _, indices: weight_of.take(of.take(indices))
+        return Kept(samples, lambda _, indices: count_of.take(of.take(indices)), covers_all)
     # The samples stand group after group, so the place that one comes from tells its group, which
     # is faster than a look-up as long as the groups are few.
-    return samples, lambda places, _: weight_of.take(_group_of(places, ends))
+    return Kept(samples, lambda places, _: count_of.take(_group_of(places, ends)), covers_all)
 
 
 def _as_groups(probabilities: Probabilities) -> Groups | None:
@@ -140,7 +170,7 @@ def _as_groups(probabilities: Probabilities) -> Groups | None:
     return Groups(torch.from_numpy(of), tuple(values.tolist()), probabilities.rescale)
 
 
-def _thin_one_by_one(probabilities: Probabilities, rng: torch.Generator) -> tuple[Tensor, Weigh]:
+def _thin_one_by_one(probabilities: Probabilities, rng: torch.Generator) -> Kept:
     """Systematic sampling: what is kept, and how to weigh it.
 
     The probabilities are laid end to end, in a random order and from a random start between 0 and
@@ -166,11 +196,8 @@ def _thin_one_by_one(probabilities: Probabilities, rng: torch.Generator) -> tupl
         in_order[num_kept : num_kept + len(kept)] = kept  # at most where the block began
         num_kept += len(kept)
 
-    def weigh(_: NDArray[np.integer], indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        chances = p.take(indices)
-        return np.reciprocal(chances) if probabilities.rescale else np.ones_like(chances)
-
-    return samples[:num_kept], weigh
+    covers_all = bool(np.minimum.reduce(p) > 0)
+    return Kept(samples[:num_kept], lambda _, indices: np.reciprocal(p.take(indices)), covers_all)
 
 
 def _index_dtype(num_samples: int) -> torch.dtype:

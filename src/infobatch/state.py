@@ -157,9 +157,9 @@ def after(
         check_layout(rule, memory, remembered)
         for name, values in remembered.items():
             memory[name].copy_(values)  # ours: it stays as it is when the scores change
-    loss = noise = None
-    if rule.unbiased or plan.num_pruned == 0:  # what is kept stands for all
-        loss = None if result.scores_given else measures.mean_loss(plan, result)
+    loss = None if result.scores_given else measures.mean_loss(plan, result)
+    noise = None
+    if rule.unbiased or plan.num_pruned == 0:  # else the weights make up for nothing
         noise = measures.gradient_noise(plan, result)
     first_loss = loss if state.savings.num_full == 0 else state.metrics.first_loss
     skipped_loss = measures.skipped_loss(plan, state.scores)
