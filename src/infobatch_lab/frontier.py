@@ -58,6 +58,11 @@ class Point:
     lr: float
 
     @property
+    def settings(self) -> tuple[MethodKey, int, int]:
+        """What was set, but for the learning rate."""
+        return self.method.key, self.epochs, self.batch_size
+
+    @property
     def num_trained(self) -> float:
         """The mean number of samples that a run trained."""
         return mean(run.num_trained for run in self.method.runs)
@@ -74,10 +79,11 @@ class Frontier:
     title: str = ""
     slug: str = ""
 
-    @property
+    @cached_property
     def whole(self) -> Point:
-        """Full training at full length."""
-        return self.full[0]
+        """Full training at full length; the best, if it was run in several ways."""
+        longest = [point for point in self.full if point.epochs == self.full[0].epochs]
+        return best(longest, longest[0].method.runs[0].metric.sign)
 
     @property
     def metric(self) -> Metric:
@@ -125,7 +131,7 @@ class Frontier:
         return [FrontierRow(self, point, shown / self.metric.scale) for point in self.points]
 
     def name(self, point: Point) -> str:
-        """What tells a point from the others, but for its learning rate."""
+        """What tells a point from the others."""
         key, parts = point.method.key, [point.method.rule]
         usual = None if key.rule == "full" else default_delta(self.settings["data"])
         if (key.prune_ratio, key.delta) != (default_ratio(key.rule), usual):
@@ -138,6 +144,8 @@ class Frontier:
             parts.append(said("epochs", point.epochs))
         if point.batch_size != self.whole.batch_size:
             parts.append(f"batch {point.batch_size}")
+        if len({p.lr for p in self.points if p.settings == point.settings}) > 1:
+            parts.append(f"learning rate {point.lr:g}")
         return ", ".join(parts)
 
     def as_dict(self, margin: float | None = None) -> dict[str, Any]:
@@ -194,6 +202,15 @@ class FrontierRow:
             return None
         # Only seeds that have both: a difference to the line is always one of pairs.
         return self._difference({run.seed: run.value for run in runs if run.seed in line}, line, 0)
+
+    @property
+    def seeds(self) -> str:
+        """How many there are, and how many of them the line has, if it lacks some."""
+        own = self.point.method.values.keys()
+        shared = own & set.intersection(*(set(p.method.values) for p in self.frontier.line))
+        if self.to_line is None or len(shared) == len(own):
+            return str(len(own))
+        return f"{len(own)} ({len(shared)} on the line)"
 
     @property
     def is_out_of_reach(self) -> bool:
@@ -282,7 +299,7 @@ def cells(row: FrontierRow) -> tuple[str, ...]:
         place,
         _signed(metric, row.to_full),
         with_need(row.verdict, row.to_full),
-        str(len(method.runs)),
+        row.seeds,
     )
 
 

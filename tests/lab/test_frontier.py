@@ -219,9 +219,21 @@ def test_a_seed_that_misses_a_length_is_left_out() -> None:
         made_up(shorter(5), {0: 0.8, 1: 0.8}),
         made_up(MEAN, {0: 0.85, 1: 0.87, 2: 0.1}, num_trained=500),
     )
-    found = the_row(frontier, "mean").to_line
-    assert found is not None
-    assert found.mean == pytest.approx(0.06)
+    row = the_row(frontier, "mean")
+    assert row.to_line is not None
+    assert row.to_line.mean == pytest.approx(0.06)
+    assert cells(row)[-1] == "3 (2 on the line)"
+    assert cells(the_row(frontier, "full"))[-1] == "3"
+
+
+def test_of_several_rates_full_training_is_that_of_the_best() -> None:
+    frontier = the_frontier(
+        made_up(FULL, {0: 0.88, 1: 0.88}),
+        made_up(replace(FULL, lr=0.2), {0: 0.9, 1: 0.9}),
+        made_up(shorter(5), {0: 0.8, 1: 0.8}),
+    )
+    assert frontier.whole.lr == 0.2
+    assert the_row(frontier, "full, learning rate 0.1").verdict == "worse"
 
 
 def test_one_common_seed_gives_a_difference_without_an_interval() -> None:
@@ -284,9 +296,9 @@ def test_a_single_run_beside_many_is_no_part_of_the_line(stray: Settings) -> Non
         made_up(MEAN, {0: 0.87, 1: 0.88, 2: 0.89}, num_trained=750),
     ]
     before, after = the_frontier(*many), the_frontier(*many, made_up(stray, {0: 0.99}))
-    for name in ("full", "full, 5 epochs", "mean"):
-        rows = [next(row for row in found.rows() if row.name == name) for found in (before, after)]
-        assert rows[0].as_dict() == rows[1].as_dict()
+    for row in before.rows():
+        (same,) = [other for other in after.rows() if other.point == row.point]
+        assert {**same.as_dict(), "method": row.name} == row.as_dict()
 
 
 def test_a_batch_that_lacks_a_seed_of_many_may_still_make_the_line() -> None:
@@ -359,8 +371,8 @@ def test_modes_rates_and_lengths_are_points_of_their_own() -> None:
         ("full", 0.1),
         ("full, 5 epochs", 0.1),
         ("full, 5 epochs, batch 16", 0.1),
-        ("mean", 0.1),
-        ("mean", 0.2),
+        ("mean, learning rate 0.1", 0.1),
+        ("mean, learning rate 0.2", 0.2),
         ("mean, 8 epochs", 0.1),
         ("mean, smaller batches", 0.1),
         ("mean, r = 0.7, δ = 0.875", 0.1),
