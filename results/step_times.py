@@ -4,8 +4,9 @@ A step is timed with a full batch, and with one of 61 % of its samples, as `tier
 `shrink="batch"`. If its time were proportional to its samples, the second would take 61 %.
 
 The seconds of the published runs cannot be compared: they shared a machine. So the time of a run is
-put together from what can be: its steps, the time of a step with as many samples, and the part of
-its own training time that went into planning and `update`.
+put together from what can be: its steps, its samples, and the part of its own training time that
+went into planning and `update`. The time of a step and that of a sample are taken from a straight
+line through the two sizes of batches.
 
 Use a machine that does nothing else. All seconds are written to step-times.json, beside this file.
 
@@ -16,15 +17,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from time import perf_counter
 
 import torch
 from torch.utils.data import DataLoader
 
+from infobatch_lab.comparison import Method, compare
 from infobatch_lab.images import default_folder
 from infobatch_lab.lines import Run
 from infobatch_lab.provenance import provenance
@@ -59,30 +60,35 @@ def seconds(data: str, model: str | None) -> dict[int, list[float]]:
     return times
 
 
-def time_saved(run: Run, part: float, ratio: float) -> float:
-    """The part of full training's time that a pruned run saves.
+def line_through(times: Mapping[int, float]) -> tuple[float, float]:
+    """The time of a step without samples, and that of each sample, from steps of two sizes.
 
-    A step with `part` of the samples takes `ratio` of the time; between that and a full batch the
-    time is taken from a straight line. With fewer batches every step is a full one.
+    >>> line_through({8: 5.0, 4: 3.0})
+    (1.0, 0.5)
     """
-    slope = (1 - ratio) / (1 - part) if run.shrink == "batch" else 1.0
-    steps = mean(1 - slope * (1 - kept) for kept in run.kept_fractions)
-    planning = (run.pruning_seconds or 0.0) / (run.train_seconds or 1.0)
-    return 1 - steps / (1 - planning)
+    (full, full_time), (smaller, time) = times.items()
+    per_sample = (full_time - time) / (full - smaller)
+    return full_time - full * per_sample, per_sample
 
 
-def rows_of_runs(data: str, runs: Iterable[Run], part: float, ratio: float) -> list[str]:
-    """A row of the second table for each rule and mode that prunes; means over the seeds."""
-    methods: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.rule != "full":
-            methods[run.rule, run.shrink].append(run)
+def seconds_of(method: Method, times: Mapping[int, float]) -> float:
+    """What a run takes on a quiet machine: its steps, its samples, its planning and `update`."""
+    per_step, per_sample = line_through(times)
+    num_steps, num_trained = (method.mean_of(name) for name in ("num_steps", "num_trained"))
+    if num_steps is None or num_trained is None:
+        raise ValueError(f"a run of {method.name} does not say its num_steps.")
+    return (num_steps * per_step + num_trained * per_sample) / (1 - (method.overhead or 0.0))
+
+
+def rows_of_runs(data: str, runs: Sequence[Run], times: Mapping[int, float]) -> list[str]:
+    """A row of the second table for each method that prunes; means over the seeds."""
     rows = []
-    for (rule, shrink), found in methods.items():
-        name = f"`{rule}`" + (", smaller batches" if shrink == "batch" else "")
-        samples = mean(1 - mean(run.kept_fractions) for run in found)
-        time = mean(time_saved(run, part, ratio) for run in found)
-        rows.append(f"| `{data}` | {name} | {samples:.1%} | {time:.1%} |")
+    for comparison in compare(runs)[0]:
+        for method in comparison.methods:
+            if method.rule != "full" and comparison.full is not None:
+                samples = comparison.samples_saved(method)
+                time = 1 - seconds_of(method, times) / seconds_of(comparison.full, times)
+                rows.append(f"| `{data}` | `{method.name}` | {samples:.1%} | {time:.1%} |")
     return rows
 
 
@@ -94,12 +100,12 @@ def main() -> None:
     for argument in sys.argv[1:]:
         data, _, model = argument.partition("=")
         record[data] = times = seconds(data, model or None)
-        full, smaller = times
-        full_time, time = (median(times[size][1:]) for size in times)  # the first warms up
+        medians = {size: median(found[1:]) for size, found in times.items()}  # the first warms up
+        (full, full_time), (smaller, time) = medians.items()
         row = (f"`{data}`", full, round(1e3 * full_time), smaller, round(1e3 * time))
         print(f"| {' | '.join(map(str, row))} | {time / full_time:.0%} |")
         runs, _ = read([Path(__file__).parent / data / "runs.jsonl"])
-        table += rows_of_runs(data, runs, smaller / full, time / full_time)
+        table += rows_of_runs(data, runs, medians)
     print("\n| task | method | samples saved | time saved |\n| --- | --- | --: | --: |")
     print("\n".join(table))
     log = {**provenance(), "command": " ".join(sys.argv), "seconds": record}

@@ -69,6 +69,11 @@ def whole(record: Mapping[str, Any], name: str, *, at_least: int = 0) -> int:
     return int(found)
 
 
+def whole_or_none(record: Mapping[str, Any], name: str) -> int | None:
+    """A whole number, or None where there is none."""
+    return None if record.get(name) is None else whole(record, name)
+
+
 def text(record: Mapping[str, Any], name: str) -> str:
     """A text that tables and figures show."""
     value = record.get(name)

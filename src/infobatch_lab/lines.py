@@ -30,6 +30,7 @@ from infobatch_lab.fields import (
     text_or_none,
     value_of,
     whole,
+    whole_or_none,
 )
 from infobatch_lab.metrics import ACCURACY, Metric
 from infobatch_lab.settings import Settings, declared, settings_of, upgraded
@@ -89,6 +90,8 @@ class Run:
     num_samples: int
     num_test: int
     num_trained: int
+    num_steps: int | None
+    """The steps of the optimizer; None in a line of somebody's own loop."""
     value: float
     """The metric at the end."""
     train_seconds: float | None
@@ -199,6 +202,7 @@ def run_of(line: Line, place: str = "") -> Run:
         epochs=whole(record, "epochs", at_least=1),
         **counts,
         num_trained=whole(record, "num_trained", at_least=1),
+        num_steps=whole_or_none(record, "num_steps"),
         value=value,
         train_seconds=positive_or_none(record, "train_seconds"),
         eval_seconds=positive_or_none(record, "eval_seconds"),
