@@ -8,6 +8,9 @@ put together from what can be: its steps, its samples, and the part of its own t
 went into planning and `update`. The time of a step and that of a sample are taken from a straight
 line through the two sizes of batches.
 
+The steps are those of the frame's own loop. `alpaca` trains in transformers' Trainer, whose steps
+also compute the losses of the tokens a second time.
+
 Use a machine that does nothing else. All seconds are written to step-times.json, beside this file.
 
 python results/step_times.py camvid sst2 pet-faces=unet-32

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -48,6 +48,16 @@ class FrameTrainer(InfoBatchTrainer):
     """An `InfoBatchTrainer` that hands its losses to the frame, and saves when the frame asks."""
 
     hear_loss: Callable[[Tensor, int], None]
+    hear_pruning: Callable[[float], None]
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        start = perf_counter()
+        values = super().set_initial_training_values(args, dataloader)  # with the first plan
+        self.hear_pruning(perf_counter() - start)
+        # The Trainer's loss calls `update` in its middle, so only `update` itself can be timed.
+        update = timed(self.pruner.update, self.hear_pruning)
+        self.pruner.update = update  # type: ignore[method-assign]
+        return values
 
     def compute_loss(
         self,
@@ -125,11 +135,16 @@ class TrainerTraining(Training):
         trainer.delta = settings.delta
         trainer.shrink = "batch" if settings.shrink == "batch" else "epoch"
         trainer.hear_loss = self._hear_loss
+        trainer.hear_pruning = self._hear_pruning
         return trainer
 
     def _hear_loss(self, loss: Tensor, num_samples: int) -> None:
         self._loss_sum[0] += loss * num_samples
         self._loss_sum[1] += num_samples
+        self._plan()  # after an epoch's last update: the schedule asks for the next one's length
+
+    def _hear_pruning(self, seconds: float) -> None:
+        self._pruning_seconds += seconds
 
     # Called by the Trainer's callback -------------------------------------------------------------
 
@@ -160,8 +175,6 @@ class TrainerTraining(Training):
         if self._left_at is not None:  # in the middle of it
             return False
         self._finish(self._epoch)
-        # Planning and `update` happen inside the Trainer, where nobody takes their time.
-        del self.timing[-1]["pruning_seconds"]
         return self._ask(1.0, self.history[-1])
 
     def _ask(self, fraction: float, finished: dict[str, Any] | None = None) -> bool:
@@ -200,6 +213,22 @@ class Between(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         control.should_training_stop |= not self._training.after_epoch()
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def timed(function: Callable[P, T], hear: Callable[[float], None]) -> Callable[P, T]:
+    """The same function, which tells `hear` the seconds of each call."""
+
+    def call(*args: P.args, **others: P.kwargs) -> T:
+        start = perf_counter()
+        result = function(*args, **others)
+        hear(perf_counter() - start)
+        return result
+
+    return call
 
 
 def read_files(folder: Path) -> dict[str, Tensor]:

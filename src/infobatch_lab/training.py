@@ -153,8 +153,7 @@ class Training:
         history comes first.
         """
         start = perf_counter()
-        plan = self.train_data.plan
-        self._pruning_seconds += perf_counter() - start
+        self._plan()
         if epoch == self.settings.epochs // 2 and self.loss_distribution is None:
             self.loss_distribution = loss_distribution(self.train_data)
         if self.train_data.num_reported == 0:
@@ -166,8 +165,15 @@ class Training:
             if self.num_steps == self.train_data.num_steps:
                 break
             if self.train_data.epoch == epoch:
-                yield self.train_data.num_reported / len(plan)
+                yield self.train_data.num_reported / len(self.train_data.plan)
             start = perf_counter()
+
+    def _plan(self) -> None:
+        """Plan the epoch, if that is not done yet and the run goes on, and take the time."""
+        start = perf_counter()
+        if self._done(self.train_data.epoch, 0.0) < 1:
+            len(self.train_data.plan)
+        self._pruning_seconds += perf_counter() - start
 
     def _step(self, batch: Any) -> None:
         train_data, seed = self.train_data, self.settings.seed
@@ -180,6 +186,7 @@ class Training:
         start = perf_counter()
         loss = train_data.update(losses, scores=scores)
         self._pruning_seconds += perf_counter() - start
+        self._plan()  # after an epoch's last update: the schedule asks for the next one's length
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from infobatch import InfoBatch
-from infobatch_lab import tasks
+from infobatch import InfoBatch, Pruner
+from infobatch.rules import Mean
+from infobatch_lab import tasks, trainer, training
 from infobatch_lab.checkpoints import Checkpoint, CheckpointError
 from infobatch_lab.choosing import prepared
 from infobatch_lab.download import Source
@@ -23,7 +26,7 @@ from infobatch_lab.subsets import Choice, on_subset, save, with_digest
 from infobatch_lab.tasks import instructions
 from infobatch_lab.tasks.instructions import InstructionTuning
 from infobatch_lab.trainer import TrainerTraining
-from infobatch_lab.training import Progress, Stopped, curve_of, optimizer_of, train
+from infobatch_lab.training import Progress, Stopped, Training, curve_of, optimizer_of, train
 from tests.lab.files import COMMAND, TORCHRUN, infobatch
 from tests.lab.pretrained import WORDS, put
 from tests.lab.tasks.contract import check_evaluation, check_losses, check_resume
@@ -160,7 +163,39 @@ def test_a_pruned_run_says_what_it_saved(tmp_path: Path) -> None:
     assert run["history"][0]["test_loss"] > run["test_loss"]
     assert run["loss_distribution"]["epoch"] == 2
     assert run["train_seconds"] > 0
-    assert run["pruning_seconds"] is None  # not measured
+
+
+def test_the_time_of_pruning_is_that_of_planning_and_update_in_both_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on for nothing else."""
+    clock = 0.0
+
+    def taking(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **others: Any) -> Any:
+            nonlocal clock
+            clock += seconds
+            return function(*args, **others)
+
+        return call
+
+    monkeypatch.setattr(Mean, "groups", taking(1000.0, Mean.groups))
+    monkeypatch.setattr(Pruner, "update", taking(1.0, Pruner.update))
+    for loop in (trainer, training):
+        monkeypatch.setattr(loop, "perf_counter", lambda: clock)
+    task, chosen = own(tmp_path, epochs=4)
+    for kind in (TrainerTraining, Training):
+        run = kind(chosen, task)
+        assert run.run(lambda progress: True) is None
+        line = run.result()
+        assert line["pruning_seconds"] == chosen.epochs * 1000 + line["num_steps"]
+
+
+def test_its_steps_can_be_timed(tmp_path: Path) -> None:
+    data = f"instructions:{write(tmp_path / 'mine.jsonl', 100)}"
+    script = runpy.run_path(str(Path(__file__).parents[3] / "results" / "step_times.py"))
+    times = script["seconds"](data, None)
+    assert {size: len(found) for size, found in times.items()} == {8: 9, 5: 9}
 
 
 def test_delta_ends_pruning(tmp_path: Path) -> None:
