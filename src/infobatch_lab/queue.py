@@ -3,6 +3,9 @@
 The queue of a `compare` is a file beside its runs. It says which runs are wanted and how far those
 at work are. The file of runs says which of them are finished, so a kill loses nothing. What one
 command has left stays in the queue when another command uses the same folder.
+
+Written by hand, because libraries for queues of jobs (Celery, RQ) want a server beside them, and
+the file of runs, which every command reads, says already what is finished.
 """
 
 from __future__ import annotations

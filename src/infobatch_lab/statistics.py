@@ -4,6 +4,9 @@ The interval is Student's, at 95 %: of the differences seed by seed where at lea
 run with both methods, else Welch's of the two samples. A metric that counts test samples moves in
 steps, so seeds may agree by chance alone: a variance is taken as at least that of rounding to
 whole test samples, 1/12 of a test sample's square.
+
+Only the quantile is scipy's: the tests of scipy.stats that give an interval take samples, so they
+can neither take a variance with such a floor nor say what another number of seeds would give.
 """
 
 from __future__ import annotations

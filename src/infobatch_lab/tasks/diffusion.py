@@ -90,7 +90,10 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Predicts v of a noisy image. Works on squares of 2 x 2 pixels: a quarter of the cost."""
+    """Predicts v of a noisy image. Works on squares of 2 x 2 pixels: a quarter of the cost.
+
+    Written here, because diffusers would be a dependency for this network and `sample` alone.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -157,7 +160,10 @@ def draw(images: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def sample(network: nn.Module, noise: Tensor, num_steps: int) -> Tensor:
-    """Images made of noise, in `num_steps` steps of DDIM, which adds no noise of its own."""
+    """Images made of noise, in `num_steps` steps of DDIM, which adds no noise of its own.
+
+    Written here, as `UNet` is, so that samples and losses take their `shares` from one place.
+    """
     image = torch.zeros_like(noise)
     for place in torch.linspace(STEPS - 1, 0, num_steps, device=noise.device).round().long():
         steps = place.expand(len(noise))

@@ -244,6 +244,8 @@ class EncoderDecoder(nn.Module):
     """Four stages down to a sixteenth, up again to a quarter with skips, and two heads.
 
     The auxiliary head sits on the third stage and sees no decoder, as in PSPNet and UperNet.
+    Written here, so that it needs torch alone: torchvision imports only beside a torch of the same
+    build, and transformers, which has UperNet, belongs to another extra.
     """
 
     def __init__(self, num_classes: int, width: int) -> None:
@@ -382,7 +384,10 @@ def image_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def mean_iou(network: EncoderDecoder, data: Masked, num_classes: int) -> float:
-    """Over all pixels of a split, the mean over the classes that occur in it or are predicted."""
+    """Over all pixels of a split, the mean over the classes that occur in it or are predicted.
+
+    Written here, because scikit-learn wants all pixels at once and torchmetrics is no dependency.
+    """
     device = next(network.parameters()).device
     counts = torch.zeros(num_classes, num_classes, dtype=torch.float64, device=device)
     batches = torch.arange(len(data)).split(EVAL_BATCH)
