@@ -22,8 +22,10 @@ from infobatch_lab.tasks.segmentation import (
     Segmentation,
     confusion,
     enlarged,
+    from_files,
     image_losses,
     iou_of,
+    relabelling,
 )
 from infobatch_lab.training import train
 from tests.lab.pictures import encoded, scene, write, write_table
@@ -245,6 +247,15 @@ def write_masks(folder: Path, masks: list[np.ndarray], split: str = "") -> None:
     for number, mask in enumerate(masks):
         write(folder / "images" / split / f"{number}.png", scene(number)[0])
         write(folder / "masks" / split / f"{number}.png", mask)
+
+
+@pytest.mark.parametrize(("num_test", "num_watched"), [(7, 7), (100, 100), (250, 84), (2000, 100)])
+def test_without_a_validation_split_at_most_100_test_images_are_watched(
+    num_test: int, num_watched: int
+) -> None:
+    test = [(Path(f"{place}.png"), Path(f"{place}.png")) for place in range(num_test)]
+    found = from_files(test[:1], test, relabelling({}), 2)
+    assert (len(found.val), len(found.test)) == (num_watched, num_test)
 
 
 def test_a_binary_mask_of_0_and_255_is_one_sentence(tmp_path: Path) -> None:
