@@ -12,11 +12,13 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from infobatch_lab.errors import UserError
 
@@ -98,14 +100,30 @@ def copy_to(part: Path, url: str, progress: Fetching) -> str:
 def unpack(archive: Path, folder: Path, names: Sequence[str]) -> None:
     """Take these files out of an archive, by name: what else it holds is not touched."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as members:
+    with opened_archive(archive) as open_member:
         for name in names:
-            content: IO[Any] | None = members.extractfile(f"{folder.name}/{name}")
-            assert content is not None  # the checksum says what the archive holds
             part = part_of(folder / name)
-            with content, part.open("wb") as out:
+            with open_member(f"{folder.name}/{name}") as content, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
             os.replace(part, folder / name)
+
+
+@contextmanager
+def opened_archive(archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+    """Open a zip or a tar archive, and yield what opens a file in it by name."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as members:
+            yield members.open
+        return
+
+    with tarfile.open(archive) as tar:
+
+        def open_member(name: str) -> IO[bytes]:
+            content = tar.extractfile(name)
+            assert content is not None  # the checksum says what the archive holds
+            return content
+
+        yield open_member
 
 
 def unpack_folder(archive: Path, folder: Path, inside: str) -> None:

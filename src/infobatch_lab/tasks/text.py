@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
-from infobatch_lab.download import Fetching
+from infobatch_lab.download import Fetching, Source, fetch
 from infobatch_lab.errors import UserError
 from infobatch_lab.language import attention_mask, by_length, padded, transformers
 from infobatch_lab.metrics import ACCURACY
@@ -154,16 +154,17 @@ def collate(
 # Data ---------------------------------------------------------------------------------------------
 
 
-def read_sst2(folder: Path, num_train: int | None = None) -> TextData:
-    """GLUE's own files, or all in one Parquet file; `num_train` of them, the same for every run."""
-    found = [path for name in ("sst2.parquet", "SST-2") if (path := folder / name).exists()]
-    if not found:
-        raise UserError(
-            f"{folder} has neither sst2.parquet nor the folder SST-2 with train.tsv and dev.tsv: "
-            "get SST-2 at https://gluebenchmark.com/tasks and unpack it there, or name another "
-            "folder with --data-dir."
-        )
-    data = read_texts(found[0])
+def read_sst2(folder: Path, progress: Fetching, num_train: int | None = None) -> TextData:
+    """A table, or GLUE's own files, which are fetched if there is neither.
+
+    `num_train` of the sentences, by their places in the files: the same for every run.
+    """
+    path = folder / "sst2.parquet"
+    if not path.exists():
+        path = folder / "SST-2"
+        if missing := [name for name in ("train.tsv", "dev.tsv") if not (path / name).exists()]:
+            fetch(GLUE, path, progress, missing=missing)
+    data = read_texts(path)
     texts, labels = data.train
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:num_train]
     train = [texts[place] for place in order.tolist()], labels[order]
@@ -205,7 +206,7 @@ def label_of(row: Row, path: Path) -> str:
 
 def sst2(folder: Path, progress: Fetching, *, num_train: int | None) -> TextClassification:
     """SST-2 and the encoder's weights."""
-    return TextClassification(read_sst2(folder, num_train), path_of(MINILM, progress))
+    return TextClassification(read_sst2(folder, progress, num_train), path_of(MINILM, progress))
 
 
 def own_texts(path: Path, progress: Fetching) -> TextClassification:
@@ -213,6 +214,9 @@ def own_texts(path: Path, progress: Fetching) -> TextClassification:
     return TextClassification(read_texts(path), path_of(MINILM, progress))
 
 
+GLUE = Source(
+    ("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",), "9f81648d4199384278b86e315dac217c"
+)
 SST2 = "sst2.parquet`, or `SST-2/{train,dev}.tsv"
 DEFAULTS = {
     "model": "minilm-l6",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from infobatch_lab import tasks
+from infobatch_lab.download import Source
 from infobatch_lab.errors import UserError
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import text
@@ -36,6 +39,10 @@ def write_sst2(folder: Path, num_train: int = 41, num_test: int = 10) -> None:
     rows = [{"split": "train", **row} for row in sentences(num_train)]
     rows += [{"split": "validation", **row} for row in sentences(num_test, first=num_train)]
     pq.write_table(pa.Table.from_pylist(rows), folder / "sst2.parquet")
+
+
+def no_progress(name: str, done: int, total: int) -> None:
+    pass
 
 
 def load(data: str, folder: Path) -> TextClassification:
@@ -106,9 +113,9 @@ def test_the_accuracy_is_that_of_sentence_by_sentence(tmp_path: Path) -> None:
 
 def test_sst2_is_a_fixed_part_and_sst2_all_the_whole(tmp_path: Path) -> None:
     write_sst2(tmp_path)
-    data = text.read_sst2(tmp_path, 6)
-    whole = text.read_sst2(tmp_path)
-    assert data.train[0] == text.read_sst2(tmp_path, 6).train[0]
+    data = text.read_sst2(tmp_path, no_progress, 6)
+    whole = text.read_sst2(tmp_path, no_progress)
+    assert data.train[0] == text.read_sst2(tmp_path, no_progress, 6).train[0]
     assert data.train[0] == whole.train[0][:6]
     assert sorted(whole.train[0]) == sorted(row["sentence"] for row in sentences(41))
     of_text = {row["sentence"]: row["label"] for row in sentences(41)}
@@ -138,6 +145,43 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     check_contract(task, replace(settings(data), epochs=2, batch_size=4), tmp_path)
 
 
+def write_tsv(folder: Path) -> None:
+    """As GLUE has it, with a space after each sentence."""
+    folder.mkdir()
+    for name, rows in (("train", sentences(41)), ("dev", sentences(10, first=41))):
+        lines = [f"{row['sentence']} \t{row['label']}" for row in rows]
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines, ""]))
+
+
+def test_glue_s_files_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tsv(tmp_path / "SST-2")
+    published, folder = tmp_path / "SST-2.zip", tmp_path / "data"
+    with zipfile.ZipFile(published, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in (tmp_path / "SST-2").iterdir():
+            archive.write(file, f"SST-2/{file.name}")
+        for stranger in ("SST-2/test.tsv", "SST-2/../../escaped", "../escaped", "/escaped"):
+            archive.writestr(stranger, "nobody asked for it")
+    md5 = hashlib.md5(published.read_bytes(), usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(text, "GLUE", Source((published.as_uri(),), md5))
+    heard = list[str]()
+    tasks.load("sst2", folder, lambda name, *_: heard.append(name))
+    assert set(heard) == {"SST-2.zip"}
+    fetched = sorted(file for file in folder.rglob("*") if file.is_file())
+    assert fetched == [folder / "SST-2" / "dev.tsv", folder / "SST-2" / "train.tsv"]
+    assert not list(tmp_path.glob("**/escaped"))
+    heard.clear()
+    found = load("sst2", folder)
+    assert heard == []
+    write_sst2(tmp_path)
+    beside = load("sst2", tmp_path)
+    for one, other in ((found.train, beside.train), (found.test, beside.test)):
+        assert one.labels.equal(other.labels)
+        assert all(a.equal(b) for a, b in zip(one.tokens, other.tokens, strict=True))
+    (folder / "SST-2" / "dev.tsv").unlink()
+    tasks.load("sst2", folder, lambda name, *_: heard.append(name))
+    assert set(heard) == {"SST-2.zip"}
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -153,11 +197,12 @@ def test_a_table_that_cannot_be_used(tmp_path: Path, content: str, sentence: str
         tasks.load(f"text:{tmp_path / 't.csv'}", tmp_path)
 
 
-def test_no_data(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError,
-        match=rf"^{tmp_path} has neither sst2.parquet nor the folder SST-2 with train.tsv and "
-        r"dev.tsv: get SST-2 at https://gluebenchmark.com/tasks and unpack it there, or .*"
-        r"--data-dir\.$",
-    ):
+def test_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text.GLUE.urls[0].endswith("/glue/data/SST-2.zip")
+    monkeypatch.setattr(text, "GLUE", Source(("http://127.0.0.1:9/SST-2.zip",), "0"))
+    with pytest.raises(UserError) as missing:
         tasks.load("sst2", tmp_path)
+    sentence, home = str(missing.value), tmp_path / "SST-2"
+    assert sentence.startswith(f"{home / 'train.tsv'}, {home / 'dev.tsv'} are missing and could")
+    assert "get http://127.0.0.1:9/SST-2.zip where there is a network, unpack it and" in sentence
+    assert sentence.endswith("--data-dir.")
