@@ -326,29 +326,68 @@ def read_folder(folder: Path, progress: Fetching) -> ImageData:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder, expected one with a folder of images per class.")
-    train_folder = folder / "train"
-    if not train_folder.is_dir():
+    splits = split_folders(folder)
+    if splits is None:
         files = images_per_class(folder)
         train = {name: [f for i, f in enumerate(of) if i % 5] for name, of in files.items()}
         test = {name: of[::5] for name, of in files.items()}
     else:
-        held_out = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
-        if not held_out:
-            raise UserError(f"{folder} has a folder train but none called test or val.")
-        train, test = images_per_class(train_folder), images_per_class(held_out[0])
+        train, test = map(images_per_class, splits)
         if unknown := sorted(set(test) - set(train)):
-            raise UserError(f"{held_out[0]} has the class {unknown[0]!r}, which train has not.")
+            raise UserError(f"{splits[1]} has the class {unknown[0]!r}, which train has not.")
     return decode_splits(train, test)
 
 
-def images_per_class(folder: Path) -> dict[str, list[Path]]:
-    """List the image files of each class."""
+def read_unlabelled(folder: Path) -> ImageData:
+    """Read a folder of images, which all get the class 0. Splits are as in `read_folder`."""
+    splits = split_folders(folder)
+    if splits is None:
+        files = images_in(folder)
+        train, test = [f for i, f in enumerate(files) if i % 5], files[::5]
+    else:
+        train, test = map(images_in, splits)
+    if not train or not test:
+        raise UserError(
+            f"{folder} has {len(train)} images to train and {len(test)} to test on, expected some "
+            "of both."
+        )
+    return decode_splits({"": train}, {"": test})
+
+
+def is_unlabelled(folder: Path) -> bool:
+    """Whether a folder, or its folder `train`, has images, and no folders of images."""
+    home = folder / "train" if (folder / "train").is_dir() else folder
+    return home.is_dir() and bool(images_in(home)) and not folders_of_images(home)
+
+
+def split_folders(folder: Path) -> tuple[Path, Path] | None:
+    """The folders to train and to test on; None where there is no folder `train`."""
+    if not (folder / "train").is_dir():
+        return None
+    held_out = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    if not held_out:
+        raise UserError(f"{folder} has a folder train but none called test or val.")
+    return folder / "train", held_out[0]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """List the image files that lie in a folder itself."""
+    return sorted(f for f in folder.iterdir() if f.suffix.lower() in IMAGE_TYPES)
+
+
+def folders_of_images(folder: Path) -> dict[str, list[Path]]:
+    """List the image files below each folder in it that has some."""
     found = {
         entry.name: sorted(f for f in entry.rglob("*") if f.suffix.lower() in IMAGE_TYPES)
         for entry in sorted(folder.iterdir())
         if entry.is_dir()
     }
-    found = {name: files for name, files in found.items() if files}
+    return {name: files for name, files in found.items() if files}
+
+
+def images_per_class(folder: Path) -> dict[str, list[Path]]:
+    """List the image files of each class."""
+    found = folders_of_images(folder)
     if len(found) < 2:
         raise UserError(
             f"{folder} has {len(found)} folders with images, expected one for each of at least two "

@@ -10,7 +10,6 @@ image.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -301,6 +300,20 @@ class MaskedImages(Task):
         return values.round().clamp(0, 255).to(torch.uint8).expand(-1, -1, -1, 3)
 
 
+class UnlabelledImages(MaskedImages):
+    """Images to fill in, without labels: the loss on test images is all that can be measured."""
+
+    metric = Metric("test_loss", higher_is_better=False, margin=0.01, decimals=3)
+
+    def __init__(self, data: ImageData) -> None:
+        super().__init__(data)
+        self.num_test = min(len(data.test), NUM_WATCHED)
+
+    def evaluate(self, network: nn.Module, settings: Settings, *, final: bool) -> dict[str, float]:
+        """The loss on test images under the same masks."""
+        return super().evaluate(network, settings, final=False)
+
+
 class Classifier(nn.Module):
     """An encoder, the mean of its tokens, and a linear layer."""
 
@@ -329,21 +342,33 @@ def masked_losses(
 # Recipes ------------------------------------------------------------------------------------------
 
 
-def recipe(read: Callable[[Path, Fetching], ImageData], files: str) -> Recipe:
-    """A masked autoencoder on one data set."""
-    return Recipe(
-        MaskedImages,
-        lambda folder, progress: MaskedImages(read(folder, progress)),
-        files,
-        {"model": "mae-mini", "optimizer": "adamw", "lr": 1e-3, "epochs": 30, "batch_size": 128},
-    )
+def first_of_cifar10(folder: Path, progress: Fetching) -> MaskedImages:
+    """The first 10,000 images of CIFAR-10."""
+    return MaskedImages(with_first(images.read_cifar10(folder, progress), 10_000))
 
+
+def cifar100(folder: Path, progress: Fetching) -> MaskedImages:
+    """All of CIFAR-100."""
+    return MaskedImages(images.read_cifar100(folder, progress))
+
+
+def own_images(folder: Path, progress: Fetching) -> MaskedImages:
+    """A user's own images, in a folder for each class, or without labels in one folder."""
+    if images.is_unlabelled(folder):
+        return UnlabelledImages(images.read_unlabelled(folder))
+    return MaskedImages(images.read_folder(folder, progress))
+
+
+DEFAULTS = {
+    "model": "mae-mini",
+    "optimizer": "adamw",
+    "lr": 1e-3,
+    "epochs": 30,
+    "batch_size": 128,
+}
 
 RECIPES: dict[str, Recipe] = {
-    "mae": recipe(
-        lambda folder, progress: with_first(images.read_cifar10(folder, progress), 10_000),
-        "as `cifar10`",
-    ),
-    "mae-cifar100": recipe(images.read_cifar100, "as `cifar100`"),
-    "mae:": recipe(images.read_folder, ""),
+    "mae": Recipe(MaskedImages, first_of_cifar10, "as `cifar10`", DEFAULTS),
+    "mae-cifar100": Recipe(MaskedImages, cifar100, "as `cifar100`", DEFAULTS),
+    "mae:": Recipe(MaskedImages, own_images, "", DEFAULTS),
 }

@@ -10,7 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from infobatch_lab.checkpoints import Checkpoint
+from infobatch_lab.errors import UserError
 from infobatch_lab.images import Images
+from infobatch_lab.lines import run_of
 from infobatch_lab.seeding import generator
 from infobatch_lab.settings import settings
 from infobatch_lab.tasks import load
@@ -149,3 +151,54 @@ def test_a_folder_of_images_per_class_is_trained(
     assert (run["num_samples"], run["num_trained"], run["num_test"]) == (32, 32, 8)
     assert run["probe_accuracy"] == 1  # the folders are the labels
     assert 0 < run["test_loss"] < 2
+
+
+def write_unlabelled(folder: Path, num: int) -> None:
+    for seed in range(num):
+        write(folder / f"{seed:02}.png", scene(seed)[0])
+
+
+def test_images_without_labels_keep_the_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIZES, "mae-mini", SMALL)
+    write_unlabelled(tmp_path / "mine", 30)
+    task = load(f"mae:{tmp_path / 'mine'}", Path("unused"))
+    assert isinstance(task, MaskedImages)
+    assert (len(task.data.train), task.num_test) == (24, 6)
+    chosen = settings(f"mae:{tmp_path / 'mine'}", epochs=3, batch_size=8)
+    check_contract(task, chosen, tmp_path)
+
+
+def test_without_labels_the_metric_is_the_loss_on_test_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SIZES, "mae-mini", SMALL)
+    for split, num in (("train", 8), ("val", 3)):
+        write_unlabelled(tmp_path / "mine" / split, num)
+    (tmp_path / "mine" / "train" / ".thumbnails").mkdir()
+    chosen = settings(f"mae:{tmp_path / 'mine'}", epochs=2, batch_size=4)
+    line = train(chosen, load(chosen.data, Path("unused")), Checkpoint(tmp_path / "run.pt"))
+    assert isinstance(line, dict)
+    assert "probe_accuracy" not in line
+    run = run_of(line)
+    assert (run.num_samples, run.num_test) == (8, 3)
+    assert run.metric.name == "test_loss"
+    assert not run.metric.higher_is_better
+    assert run.value == line["test_loss"] == line["history"][-1]["test_loss"] > 0
+
+
+def test_loose_images_beside_folders_of_classes_are_no_data(tmp_path: Path) -> None:
+    write_unlabelled(tmp_path, 2)
+    for name in ("cat", "dog"):
+        write_unlabelled(tmp_path / name, 5)
+    task = load(f"mae:{tmp_path}", Path("unused"))
+    assert isinstance(task, MaskedImages)
+    assert task.metric.name == "probe_accuracy"
+    assert (len(task.data.train), len(task.data.test)) == (8, 2)
+
+
+def test_a_single_image_is_too_few(tmp_path: Path) -> None:
+    write_unlabelled(tmp_path, 1)
+    with pytest.raises(UserError, match="has 0 images to train and 1 to test on, expected some"):
+        load(f"mae:{tmp_path}", Path("unused"))
