@@ -26,7 +26,10 @@ def world_size() -> int:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the other processes of torchrun; a single process has nothing to join."""
+    """Join the other processes of torchrun; a single process has nothing to join.
+
+    Under gloo only the first one leaves the block: the others exit in it, with code 0.
+    """
     if world_size() == 1:
         yield
         return
