@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,15 +38,17 @@ from infobatch_lab.commands.sweeps import (
     load,
     run_cells,
     show_or_print,
-    show_or_print_frontiers,
+    show_or_print_all,
     stop_here,
     title_of,
 )
 from infobatch_lab.display import running, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.flags import with_settings
+from infobatch_lab.images import default_folder
 from infobatch_lab.lines import METHOD, run_of
 from infobatch_lab.processes import process_group, rank, stop_on_signal
+from infobatch_lab.queue import Kind, QueueState
 from infobatch_lab.settings import settings
 from infobatch_lab.sweep import SWEPT, frontier_grid, grid
 from infobatch_lab.training import Stopped, train
@@ -203,8 +206,14 @@ def compare(
             f"match-forwards is {unmatched[0]!r}, which is not one of the rules {rule_names}."
         )
     file = out_folder / RUNS
-    finished = run_cells(cells, matching, file, data_dir, jobs, checkpoint_every)
-    show_or_print(finished, as_json, title_of(cells[0]))
+    wanted = QueueState(
+        tuple(cells),
+        tuple(matching),
+        jobs,
+        checkpoint_every,
+        data_folder=data_dir or default_folder(),
+    )
+    show_or_print_all([(wanted, run_cells(wanted, file))], file, as_json)
 
 
 @app.command(
@@ -256,12 +265,19 @@ def frontier(
             f"lengths is {lengths!r}, expected at least two that differ in whole epochs: full "
             f"training has {cells[0].epochs}."
         )
+    wanted = QueueState(
+        tuple(cells),
+        jobs=jobs,
+        checkpoint_every=checkpoint_every,
+        data_folder=data_dir or default_folder(),
+        kind=Kind.frontier,
+    )
     if tune_lr:
-        trials = tuning.trials(cells)
-        tried = run_cells(trials, [], out_folder / runs.TRIALS, data_dir, jobs, checkpoint_every)
-        cells = tuning.tuned(cells, tried)
-    run_cells(cells, [], out_folder / RUNS, data_dir, jobs, checkpoint_every)
-    show_or_print_frontiers(out_folder / RUNS, as_json)
+        trials = replace(wanted, cells=tuple(tuning.trials(cells)), kind=Kind.trials)
+        tried = run_cells(trials, out_folder / runs.TRIALS)
+        wanted = replace(wanted, cells=tuple(tuning.tuned(cells, tried)))
+    file = out_folder / RUNS
+    show_or_print_all([(wanted, run_cells(wanted, file))], file, as_json)
 
 
 @app.callback(invoke_without_command=True)

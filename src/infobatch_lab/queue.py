@@ -1,8 +1,8 @@
 """The queue of a comparison, on disk: what is left, how long it will take, and a pause.
 
-The queue of a `compare` is a file beside its runs. It says which runs are wanted and how far those
-at work are. The file of runs says which of them are finished, so a kill loses nothing. What one
-command has left stays in the queue when another command uses the same folder.
+The queue is a file beside the runs. It holds a state for each command that has left some: which
+runs it wants, with which settings, and how far those at work are. The file of runs says which of
+them are finished, so a kill loses nothing.
 
 Written by hand, because libraries for queues of jobs (Celery, RQ) want a server beside them, and
 the file of runs, which every command reads, says already what is finished.
@@ -16,14 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from infobatch_lab.errors import UserError
 from infobatch_lab.files import check_file, check_target, lock
+from infobatch_lab.images import default_folder
 from infobatch_lab.lines import Run
-from infobatch_lab.runs import read_file
+from infobatch_lab.runs import TRIALS, read_file
 from infobatch_lab.settings import Settings, check, settings_of
 from infobatch_lab.sweep import Pending
 
@@ -37,12 +39,21 @@ POLL_SECONDS = 0.2
 WRITE_SECONDS = 2.0
 
 
+class Kind(str, Enum):
+    """What a command shows when its runs are finished."""
+
+    comparison = "comparison"
+    frontier = "frontier"
+    trials = "trials"
+    """Nothing: they choose the learning rates of a frontier."""
+
+
 @dataclass(frozen=True)
 class QueueState:
-    """The content of the file."""
+    """What one command wants, and how far it is."""
 
-    cells: tuple[Settings, ...] = ()
-    """Every run that is wanted, finished or not, in order."""
+    cells: tuple[Settings, ...]
+    """Every run that is wanted, finished or not, in order; all of one data set."""
     matching: tuple[str, ...] = ()
     """The rules to which full training is matched."""
     jobs: int = 1
@@ -51,12 +62,24 @@ class QueueState:
     """The process that works on it, if it is still alive."""
     at_work: dict[str, float] = field(default_factory=dict)
     """The names of the runs at work, and how far they are, from 0 to 1."""
-    data_folder: Path | None = None
-    """The folder of the data sets' files; None in a file of an older version, which had none."""
+    data_folder: Path = field(default_factory=default_folder)
+    kind: Kind = Kind.comparison
 
     def left(self, finished: Iterable[Run]) -> list[Settings]:
         """The cells that are not finished, in order: `state.left(read_file(path))`."""
         return list(Pending(self.cells, self.matching, finished))
+
+    def covers(self, other: QueueState, finished: Sequence[Run]) -> bool:
+        """Whether another command needs no state beside this one: it has nothing left, or this is
+        the same command, perhaps with more seeds.
+        """
+        left = other.left(finished)
+        wanted = Pending(self.cells, self.matching, finished).wanted
+        return not left or (
+            other.kind is self.kind
+            and set(other.matching) <= set(self.matching)
+            and wanted.keys() >= set(left)
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,11 @@ class QueueFile:
     def is_paused(self) -> bool:
         return self.pause_file.exists()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a process that lives trains its runs."""
+        return any(state.process is not None for state in self.read())
+
     def pause(self) -> None:
         """Hold all runs between two steps, also those that are started later."""
         self.pause_file.parent.mkdir(parents=True, exist_ok=True)
@@ -100,70 +128,92 @@ class QueueFile:
             is_locked = lock(file)
             # Without locks the process that the queue names must do. Its number may be that of
             # another program by now, so it is the second choice.
-            if is_locked is False or (is_locked is None and self.read().process is not None):
+            if is_locked is False or (is_locked is None and self.is_at_work):
                 raise UserError(
                     f"another process trains runs for {self.runs_file}: wait until it has ended, "
                     "or name another folder with --out."
                 )
             yield  # the file stays: a process that has opened it might lock what is deleted
 
-    def read(self) -> QueueState:
-        """The state; an empty one where there is no file, or a damaged one."""
+    def read(self) -> list[QueueState]:
+        """The states of all commands; none where there is no file, or a damaged one."""
         try:
             check_file(self.path)
-            record = json.loads(self.path.read_text(encoding="utf-8"))
-            cells = [settings_of(cell) for cell in record["cells"]]
-            at_work = {str(name): float(part) for name, part in record["at_work"].items()}
-            folder = record.get("data_folder")
-            state = QueueState(
-                cells=tuple(cell for cell in cells if cell is not None),
-                matching=tuple(map(str, record["matching"])),
-                jobs=max(1, int(record["jobs"])),
-                checkpoint_every=max(0, int(record["checkpoint_every"])),
-                process=record["process"] if is_alive(record["process"]) else None,
-                at_work=at_work if is_alive(record["process"]) else {},
-                data_folder=None if folder is None else Path(folder),
-            )
-            for cell in state.cells:
-                check(cell)
-            return state
+            records = json.loads(self.path.read_text(encoding="utf-8"))
         except UNREADABLE:
-            return QueueState()
+            return []
+        kind = Kind.trials if self.runs_file.name == TRIALS else Kind.comparison
+        # Older versions wrote one state for all commands, and no kind.
+        return [
+            state
+            for record in (records if isinstance(records, list) else [records])
+            for state in states_of(record, kind)
+        ]
 
-    def write(self, state: QueueState) -> None:
-        """Replace the file, whole or not at all."""
+    def others(self, state: QueueState, finished: Sequence[Run]) -> list[QueueState]:
+        """What other commands have left, with nobody at work: call it while the file is held."""
+        return [
+            replace(other, process=None, at_work={})
+            for other in self.read()
+            if not state.covers(other, finished)
+        ]
+
+    def write(self, states: Sequence[QueueState]) -> None:
+        """Replace the file, whole or not at all; delete it where nothing is left."""
+        if not states:
+            self.path.unlink(missing_ok=True)
+            return
         part = self.path.with_suffix(f".{os.getpid()}.part")
         check_target(part)
-        part.write_text(json.dumps(asdict(state), default=str), encoding="utf-8")  # str: a path
+        records = [asdict(state) for state in states]
+        # A queue may be continued from another folder.
+        content = json.dumps(records, default=lambda path: str(path.absolute()))
+        part.write_text(content, encoding="utf-8")
         os.replace(part, self.path)
 
-    def keep(self, state: QueueState, left: Sequence[Settings]) -> None:
-        """Leave these cells in the queue, with nobody at work; delete the file of an empty one."""
-        if left:
-            self.write(replace(state, cells=tuple(left), process=None, at_work={}))
-        else:
-            self.delete()
 
-    def delete(self) -> None:
-        """Delete the file of a queue that is done."""
-        self.path.unlink(missing_ok=True)
+def states_of(record: Any, kind: Kind) -> list[QueueState]:
+    """The states of a part of the file: one, or none where it is damaged, or one for each data set
+    where an older version put those of several commands together.
+    """
+    try:
+        cells = [cell for cell in map(settings_of, record["cells"]) if cell is not None]
+        for cell in cells:
+            check(cell)
+        is_at_work = is_alive(record["process"])
+        at_work = {str(name): float(part) for name, part in record["at_work"].items()}
+        folder = record.get("data_folder")
+        state = QueueState(
+            cells=(),
+            matching=tuple(map(str, record["matching"])),
+            jobs=max(1, int(record["jobs"])),
+            checkpoint_every=max(0, int(record["checkpoint_every"])),
+            process=record["process"] if is_at_work else None,
+            at_work=at_work if is_at_work else {},
+            data_folder=default_folder() if folder is None else Path(folder),
+            kind=Kind(record.get("kind", kind)),
+        )
+    except UNREADABLE:
+        return []
+    names = dict.fromkeys(cell.data for cell in cells)
+    return [replace(state, cells=tuple(c for c in cells if c.data == name)) for name in names]
 
 
 class QueueWriter:
-    """Keeps the file up to date while runs are at work."""
+    """Keeps the file up to date while runs of a command are at work."""
 
-    def __init__(self, file: QueueFile, state: QueueState, earlier: Sequence[Settings]) -> None:
+    def __init__(self, file: QueueFile, state: QueueState, others: Sequence[QueueState]) -> None:
         self.at_work: dict[str, float] = {}
         self._file = file
         self._state = state
-        self._earlier = earlier
+        self._others = others
         self._write()
 
     @property
     def num_jobs(self) -> int:
         return self._state.jobs
 
-    def update(self, cells: tuple[Settings, ...], name: str, fraction: float | None) -> None:
+    def update(self, name: str, fraction: float | None) -> None:
         """Note how far a run is, or with None that it has ended.
 
         A start or an end is written at once, progress in between every few seconds.
@@ -173,14 +223,12 @@ class QueueWriter:
             self.at_work.pop(name, None)
         else:
             self.at_work[name] = fraction
-        self._state = replace(
-            self._state, cells=(*cells, *self._earlier), at_work=dict(self.at_work)
-        )
         if due or time.monotonic() - self._written_at > WRITE_SECONDS:
             self._write()
 
     def _write(self) -> None:
-        self._file.write(self._state)
+        state = replace(self._state, process=os.getpid(), at_work=self.at_work)
+        self._file.write([state, *self._others])
         self._written_at = time.monotonic()
 
 
@@ -275,33 +323,33 @@ TOLD = (
 
 
 def status_of(file: QueueFile) -> dict[str, Any]:
-    """The queue in plain numbers and words."""
-    state = file.read()
-    finished = read_file(file.runs_file)
-    pending = Pending(state.cells, state.matching, finished)
-    waiting = set(pending)
-    rows = [
-        {
-            "name": cell.name,
-            "rule": cell.label,
-            "seed": cell.seed,
-            **{name: getattr(cell, name) for name in TOLD},
-            "state": (
-                "done"
-                if cell not in waiting
-                else "at work"
-                if cell.name in state.at_work
-                else "waiting"
-            ),
-            "fraction": state.at_work.get(cell.name, 0.0) if cell in waiting else 1.0,
+    """The queue in plain numbers and words. A run that several commands want is there once."""
+    states, finished = file.read(), read_file(file.runs_file)
+    rows: dict[Settings, dict[str, Any]] = {}
+    seconds: list[float | None] = []
+    for state in states:
+        pending = Pending(state.cells, state.matching, finished)
+        waiting, at_work = set(pending) - rows.keys(), state.at_work
+        seconds.append(seconds_left(waiting, finished, at_work=at_work, jobs=state.jobs))
+        rows |= {
+            cell: row_of(cell, is_done=cell not in waiting, fraction=at_work.get(cell.name))
+            for cell in pending.wanted
+            if cell not in rows
         }
-        for cell in pending.wanted
-    ]
+    num_left = sum(row["state"] != "done" for row in rows.values())
     return {
         "paused": file.is_paused,
-        "alive": state.process is not None,
-        "num_done": len(rows) - len(waiting),
-        "num_left": len(waiting),
-        "seconds_left": seconds_left(waiting, finished, at_work=state.at_work, jobs=state.jobs),
-        "runs": rows,
+        "alive": any(state.process is not None for state in states),
+        "num_done": len(rows) - num_left,
+        "num_left": num_left,
+        "seconds_left": None if None in seconds else sum(filter(None, seconds)),
+        "runs": list(rows.values()),
     }
+
+
+def row_of(cell: Settings, *, is_done: bool, fraction: float | None) -> dict[str, Any]:
+    """A run with its settings, and how far it is if it is at work."""
+    state = "done" if is_done else "waiting" if fraction is None else "at work"
+    told = {"state": state, "fraction": 1.0 if is_done else fraction or 0.0}
+    settings = {name: getattr(cell, name) for name in TOLD}
+    return {"name": cell.name, "rule": cell.label, "seed": cell.seed, **settings, **told}

@@ -444,6 +444,7 @@ def test_a_table_that_is_none_is_one_sentence(tmp_path: Path, name: str, content
 @pytest.mark.parametrize(
     "changes",
     [
+        {"kind": "x"}, {"kind": []},
         {"at_work": {"a": "half"}}, {"at_work": [1]}, {"jobs": "x"}, {"jobs": -3}, {"matching": 3},
         {"cells": [1, None, [], {"data": []}]}, {"cells": {}}, {"process": 10**30}, {"process": {}},
         {"cells": [{**LINE, "epochs": -1}]}, {"cells": [{**LINE, "model": [1]}]},
@@ -452,8 +453,12 @@ def test_a_table_that_is_none_is_one_sentence(tmp_path: Path, name: str, content
 )  # fmt: skip
 def test_a_strange_queue_is_an_empty_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     file = QueueFile(tmp_path / "runs.jsonl")
-    file.path.write_text(json.dumps({**asdict(QueueState()), **changes}))
-    assert status_of(file)["runs"] == []
+    file.write([QueueState(())])
+    (record,) = json.loads(file.path.read_text())
+    strange = {**record, **changes}
+    for content in (json.dumps(strange), json.dumps([strange, [], None])):
+        file.path.write_text(content)
+        assert status_of(file)["runs"] == []
     file.path.write_text("[" * 100_000)
     assert status_of(file)["runs"] == []
     file.path.unlink()

@@ -8,21 +8,25 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Exit
 from typer.testing import CliRunner
 
 from infobatch_lab.choosing import locked
 from infobatch_lab.cli import app
+from infobatch_lab.commands import sweeps
 from infobatch_lab.errors import UserError
 from infobatch_lab.lines import Run, run_of
-from infobatch_lab.queue import QueueFile, QueueState, seconds_left, status_of
+from infobatch_lab.queue import Kind, QueueFile, QueueState, seconds_left, status_of
 from infobatch_lab.runs import append, read_file
 from infobatch_lab.settings import Settings
-from infobatch_lab.sweep import grid
+from infobatch_lab.sweep import frontier_grid, grid
 from tests.lab.files import infobatch, started, until, write_mnist
 from tests.lab.lines import line_of
 
@@ -38,25 +42,60 @@ def file(tmp_path: Path) -> QueueFile:
     return QueueFile(tmp_path / "runs.jsonl")
 
 
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueFile:
+    """The queue of the folder `runs`, empty."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    return QueueFile(Path("runs/runs.jsonl"))
+
+
 def test_a_queue_is_read_as_it_was_written(file: QueueFile) -> None:
-    state = QueueState(CELLS, ("mean",), 2, 7, os.getpid(), {CELLS[0].name: 0.25}, Path("/data"))
-    file.write(state)
-    assert file.read() == state
-    file.delete()
-    assert file.read() == QueueState()
+    at_work = {CELLS[0].name: 0.25}
+    states = [
+        QueueState(CELLS, ("mean",), 2, 7, os.getpid(), at_work, Path("/data")),
+        QueueState(CELLS[:2], kind=Kind.frontier),
+    ]
+    file.write(states)
+    assert file.read() == states
+    file.write([])
+    assert file.read() == []
+    assert not file.path.exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', '{"cells": [{"data": 1}]}'])
 def test_a_damaged_queue_is_an_empty_one(file: QueueFile, content: str) -> None:
     file.path.write_text(content)
-    assert file.read() == QueueState()
+    assert file.read() == []
+
+
+def test_a_damaged_state_leaves_those_of_other_commands(file: QueueFile) -> None:
+    file.write([QueueState(CELLS), QueueState(CELLS[:1])])
+    first, second = json.loads(file.path.read_text())
+    file.path.write_text(json.dumps([{**first, "jobs": "x"}, 3, second]))
+    assert file.read() == [QueueState(CELLS[:1])]
+
+
+def test_the_file_of_an_older_version_held_one_state(tmp_path: Path) -> None:
+    two_data_sets = (*CELLS, *grid("fashion-mnist", seeds=[0], rule="full"))
+    for name, kind in (("runs", Kind.comparison), ("trials", Kind.trials)):
+        file = QueueFile(tmp_path / f"{name}.jsonl")
+        file.write([QueueState(two_data_sets, ("mean",), 2, 7, data_folder=Path("/data"))])
+        (record,) = json.loads(file.path.read_text())
+        del record["kind"]
+        file.path.write_text(json.dumps(record))
+        of_one = partial(
+            QueueState, matching=("mean",), jobs=2, checkpoint_every=7, data_folder=Path("/data"),
+            kind=kind,
+        )  # fmt: skip
+        assert file.read() == [of_one(CELLS), of_one(two_data_sets[len(CELLS) :])]
 
 
 def test_what_a_dead_process_was_at_is_not_at_work(file: QueueFile) -> None:
     with started("rules") as process:
         process.wait()
-    file.write(QueueState(CELLS, process=process.pid, at_work={CELLS[0].name: 0.5}))
-    assert file.read().at_work == {}
+    file.write([QueueState(CELLS, process=process.pid, at_work={CELLS[0].name: 0.5})])
+    assert file.read() == [QueueState(CELLS)]
     assert not status_of(file)["alive"]
 
 
@@ -69,7 +108,7 @@ def test_without_locks_the_process_that_the_queue_names_is_asked(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with file.held():
         pass
-    file.write(QueueState(CELLS, process=os.getpid()))
+    file.write([QueueState(CELLS[:1]), QueueState(CELLS, process=os.getpid())])
     with pytest.raises(UserError, match="another process trains runs"), file.held():
         pass
     with locked(file.lock_file, lambda _: False):  # statistics are collected all the same
@@ -77,7 +116,8 @@ def test_without_locks_the_process_that_the_queue_names_is_asked(
 
 
 def test_the_file_of_runs_says_what_is_done(file: QueueFile) -> None:
-    file.write(QueueState(CELLS, ("mean",), process=os.getpid(), at_work={CELLS[2].name: 0.5}))
+    at_work = {CELLS[2].name: 0.5}
+    file.write([QueueState(CELLS, ("mean",), process=os.getpid(), at_work=at_work)])
     append(file.runs_file, line_of(CELLS[0], train_seconds=10.0))
     append(file.runs_file, line_of(CELLS[1], train_seconds=6.0, num_trained=600))
     status = status_of(file)
@@ -97,7 +137,7 @@ def test_a_queue_shows_the_settings_in_which_its_runs_differ(
     Path("runs").mkdir()
     file = QueueFile(Path("runs/runs.jsonl"))
     longer = replace(CELLS[0], epochs=20)
-    file.write(QueueState((CELLS[0], longer, replace(longer, lr=0.05))))
+    file.write([QueueState((CELLS[0], longer, replace(longer, lr=0.05)))])
     lines = [line.split() for line in CliRunner().invoke(app, ["queue"]).stdout.splitlines()]
     lr = str(CELLS[0].lr)
     assert lines[:4] == [
@@ -181,12 +221,12 @@ def _nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
 
 
-def queued_fashion(data_folder: Path | None) -> QueueFile:
+def queued_fashion(data_folder: Path) -> QueueFile:
     """A queue whose process was killed, below the current folder."""
     file = QueueFile(Path("runs/runs.jsonl"))
     file.path.parent.mkdir(parents=True)
     cells = grid("fashion-mnist", seeds=[0], rule="full", epochs=1, batch_size=16)
-    file.write(QueueState(tuple(cells), data_folder=data_folder))
+    file.write([QueueState(tuple(cells), data_folder=data_folder)])
     return file
 
 
@@ -210,8 +250,8 @@ def test_a_queue_of_an_older_version_takes_the_default_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_mnist(tmp_path / "default" / "fashion-mnist")
-    file = queued_fashion(None)
-    older = json.loads(file.path.read_text())
+    file = queued_fashion(tmp_path / "gone")
+    (older,) = json.loads(file.path.read_text())
     del older["data_folder"]
     file.path.write_text(json.dumps(older))
     assert CliRunner().invoke(app, ["queue", "run"]).exit_code == 0
@@ -220,10 +260,10 @@ def test_a_queue_of_an_older_version_takes_the_default_folder(
 
 @pytest.mark.parametrize("folder", [3, [], {}])
 def test_a_queue_with_a_folder_that_is_none_is_an_empty_one(file: QueueFile, folder: Any) -> None:
-    file.write(QueueState(CELLS, data_folder=Path("/data")))
-    record = json.loads(file.path.read_text())
+    file.write([QueueState(CELLS)])
+    (record,) = json.loads(file.path.read_text())
     file.path.write_text(json.dumps({**record, "data_folder": folder}))
-    assert file.read() == QueueState()
+    assert file.read() == []
 
 
 # Real processes -----------------------------------------------------------------------------------
@@ -261,10 +301,10 @@ def test_after_a_kill_the_data_are_found_from_another_folder(
     file = QueueFile(tmp_path / "runs" / "runs.jsonl")
     file.pause()
     with started("compare", *FASHION, "--data-dir", "files") as process:
-        until(lambda: file.read().at_work, process)
+        until(lambda: any(state.at_work for state in file.read()), process)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert file.read().data_folder == tmp_path / "files"
+    assert [state.data_folder for state in file.read()] == [tmp_path / "files"]
     file.resume()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -287,7 +327,8 @@ def test_two_processes_do_not_train_the_same_runs(
             second = infobatch(*command)
             assert second.returncode == 1
             assert "another process trains runs for runs/runs.jsonl: wait" in second.stderr
-        assert json.loads(file.path.read_text())["process"] == json.loads(before)["process"]
+        process_of = [json.loads(text)[0]["process"] for text in (before, file.path.read_text())]
+        assert process_of == [process.pid] * 2
         file.resume()
         _, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -323,7 +364,7 @@ def test_a_paused_queue_waits_and_goes_on(
     file = QueueFile(tmp_path / "runs" / "runs.jsonl")
     assert infobatch("queue", "pause").returncode == 0
     with started(*LONG, "--jobs", jobs) as process:
-        until(lambda: len(file.read().at_work) == jobs, process)
+        until(lambda: [len(state.at_work) for state in file.read()] == [jobs], process)
         before = status_of(file)
         time.sleep(1.0)
         assert status_of(file)["runs"] == before["runs"]
@@ -351,44 +392,176 @@ def test_a_paused_queue_can_be_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     assert "stopped with 0 of 4 runs finished; repeat the command to continue." in errors
 
 
-def test_what_an_earlier_command_has_left_stays_in_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stopped_command_keeps_what_did_not_diverge(
+    file: QueueFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    left = grid("digits", seeds=range(2), rule=["full", "mean"], epochs=1)
-    QueueFile(Path("runs/runs.jsonl")).path.parent.mkdir()
-    QueueFile(Path("runs/runs.jsonl")).write(QueueState(tuple(left)))
-    other = ("compare", "--epochs", "1", "--rules", "full,tiers", "--seeds", "1")
-    result = CliRunner().invoke(app, other)
+    monkeypatch.setattr(sweeps, "train_pending", lambda *_: [CELLS[1].name])
+    with pytest.raises(Exit) as stopped:
+        sweeps.run_cells(QueueState(CELLS), file.runs_file)
+    assert stopped.value.exit_code == 130
+    assert file.read() == [QueueState((CELLS[0], *CELLS[2:]))]
+    with pytest.raises(Exit):
+        sweeps.run_queue(file, Path("/moved"), as_json=False)
+    assert [state.data_folder for state in file.read()] == [Path("/moved")]
+
+
+# Several commands ---------------------------------------------------------------------------------
+
+SHORT = ("compare", "--epochs", "1", "--batch-size", "256")
+
+
+def short_runs(seeds: Sequence[int], *rules: str, epochs: int = 1) -> tuple[Settings, ...]:
+    """The runs of a command like `SHORT`."""
+    return tuple(grid("digits", seeds=seeds, rule=list(rules), epochs=epochs, batch_size=256))
+
+
+def run_labels(queue: QueueFile) -> list[tuple[str, int]]:
+    cells = [run.settings for run in read_file(queue.runs_file)]
+    return [(cell.label, cell.seed) for cell in cells if cell is not None]
+
+
+def test_what_an_earlier_command_has_left_stays_in_the_queue(queue: QueueFile) -> None:
+    queue.write([QueueState(short_runs(range(2), "full", "mean"))])
+    result = CliRunner().invoke(app, [*SHORT, "--rules", "full,tiers", "--seeds", "1"])
     # Full training with seed 0 is in both.
-    assert "3 unfinished runs of an earlier command stay in the queue" in result.stderr
-    assert [run.rule for run in read_file(Path("runs/runs.jsonl"))] == ["full", "tiers"]
-    assert "0 of 3 runs finished" in CliRunner().invoke(app, ["queue"]).stdout
+    assert (
+        "3 unfinished runs of an earlier command stay in the queue: `infobatch queue run` trains "
+        "them, `infobatch queue clear` forgets them." in result.stderr
+    )
+    assert run_labels(queue) == [("full", 0), ("tiers", 0)]
+    assert "1 of 4 runs finished" in CliRunner().invoke(app, ["queue"]).stdout
     assert CliRunner().invoke(app, ["queue", "run"]).exit_code == 0
-    assert len(read_file(Path("runs/runs.jsonl"))) == 5
+    assert run_labels(queue)[2:] == [("mean", 0), ("full", 1), ("mean", 1)]
     assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
 
 
-def test_a_queue_may_hold_runs_of_several_data_sets(
+def test_one_run_that_stays_is_said_as_one(queue: QueueFile) -> None:
+    queue.write([QueueState(short_runs([1], "full"))])
+    result = CliRunner().invoke(app, [*SHORT, "--rules", "full", "--seeds", "1"])
+    assert (
+        "1 unfinished run of an earlier command stays in the queue: `infobatch queue run` trains "
+        "it, `infobatch queue clear` forgets it." in result.stderr
+    )
+
+
+@pytest.mark.parametrize("earlier_matches", [True, False])
+def test_a_command_has_no_part_in_the_settings_of_another(
+    queue: QueueFile, tmp_path: Path, earlier_matches: bool
+) -> None:
+    matching = ("tiers",) if earlier_matches else ()
+    earlier = QueueState(short_runs([1], "full", "tiers"), matching, 2, 7, data_folder=tmp_path)
+    queue.write([earlier])
+    others = () if earlier_matches else ("--match-forwards", "tiers")
+    command = (*SHORT, "--rules", "full,tiers", "--seeds", "1", *others)
+    result = CliRunner().invoke(app, command)
+    assert "2 unfinished runs" in result.stderr
+    assert queue.read() == [earlier]
+    queue.write([replace(earlier, jobs=1)])  # which is faster
+    assert CliRunner().invoke(app, ["queue", "run"]).exit_code == 0
+    matched = [seed for label, seed in run_labels(queue) if label == "full † (tiers)"]
+    assert matched == ([1] if earlier_matches else [0])
+
+
+def test_a_command_that_is_repeated_goes_on_with_its_own_state(queue: QueueFile) -> None:
+    two_seeds = short_runs(range(2), "full", "mean")
+    frontier = QueueState(two_seeds, kind=Kind.frontier)
+    failed = replace(frontier, process=os.getpid(), at_work={two_seeds[0].name: 0.5})
+    queue.write([QueueState(two_seeds[:3]), QueueState(two_seeds, ("mean",)), failed])
+    # More jobs and more seeds are the same command; without the matched runs it is another.
+    again = QueueState(short_runs(range(3), "full", "mean"), jobs=2)
+    assert queue.others(again, []) == [QueueState(two_seeds, ("mean",)), frontier]
+    assert queue.others(replace(again, matching=("mean",)), []) == [frontier]
+    # What is finished needs no state, whoever trained it.
+    finished = [run_with(cell) for cell in two_seeds]
+    assert queue.others(QueueState(CELLS), finished) == [QueueState(two_seeds, ("mean",))]
+
+
+def test_a_repeated_command_leaves_one_state(queue: QueueFile) -> None:
+    cells = short_runs(range(2), "full", "mean")
+    queue.write([QueueState(cells, jobs=2)])
+    append(queue.runs_file, line_of(cells[0]))
+    result = CliRunner().invoke(app, [*SHORT, "--rules", "full,mean", "--seeds", "2"])
+    assert result.stderr == ""
+    assert not queue.path.exists()
+    assert len(read_file(queue.runs_file)) == 4
+
+
+def test_a_run_that_several_commands_want_is_shown_once(queue: QueueFile) -> None:
+    at_work = {CELLS[2].name: 0.75}
+    first = QueueState(CELLS[:3], process=os.getpid(), at_work=at_work)
+    queue.write([first, QueueState(CELLS, jobs=2)])
+    append(queue.runs_file, line_of(CELLS[0], train_seconds=8.0))
+    append(queue.runs_file, line_of(CELLS[1], train_seconds=4.0))
+    status = status_of(queue)
+    assert [(row["name"], row["state"]) for row in status["runs"]] == [
+        (cell.name, state)
+        for cell, state in zip(CELLS, ("done", "done", "at work", "waiting"), strict=True)
+    ]
+    assert (status["num_done"], status["num_left"]) == (2, 2)
+    assert status["seconds_left"] == 8 / 4 + 4 / 2
+
+
+def test_comparisons_of_two_lengths_are_no_frontier(queue: QueueFile) -> None:
+    lengths = [short_runs([0], "full", "mean", epochs=epochs) for epochs in (1, 2)]
+    queue.write([QueueState(cells) for cells in lengths])
+    shown = CliRunner().invoke(app, ["queue", "run"])
+    titles = [line for line in shown.stdout.splitlines() if line.startswith("digits, tiny")]
+    assert [title.strip() for title in titles] == [
+        "digits, tiny, 1 epoch",
+        "digits, tiny, 2 epochs",
+    ]
+    assert "stay in the queue" not in shown.stderr
+    queue.write([QueueState(cells) for cells in lengths])
+    rows = json.loads(CliRunner().invoke(app, ["queue", "run", "--json"]).stdout)
+    assert [row["rule"] for row in rows] == ["full", "mean"] * 2
+
+
+def test_each_command_is_shown_by_its_kind(queue: QueueFile) -> None:
+    cells = tuple(frontier_grid("digits", [1, 0.5], ["mean"], seeds=range(2), epochs=4))
+    for cell in cells:
+        append(queue.runs_file, line_of(cell))
+    states = [QueueState(cells, kind=Kind.frontier), QueueState(cells[:1])]
+    queue.write(states)
+    shown = CliRunner().invoke(app, ["queue", "run"]).stdout
+    assert shown.count("digits, tiny, 4 epochs ") == 1
+    assert shown.count("to the line") == 1
+    queue.write(states)
+    row, frontier = json.loads(CliRunner().invoke(app, ["queue", "run", "--json"]).stdout)
+    assert (row["rule"], len(frontier["methods"])) == ("full", 5)
+
+
+@pytest.mark.usefixtures("_nothing_is_fetched")
+def test_commands_with_several_data_sets_are_trained_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("INFOBATCH_DATA", str(tmp_path / "data"))
     write_mnist(tmp_path / "data" / "fashion-mnist")
-    file = queued_fashion(None)
-    digits = grid("digits", seeds=[0], rule="full", epochs=1)
-    file.write(QueueState((*file.read().cells, *digits)))
+    file = queued_fashion(tmp_path / "data")
+    file.write([*file.read(), QueueState(short_runs([0], "full"))])
     shown = CliRunner().invoke(app, ["queue", "run"])
     assert shown.exit_code == 0
     assert "fashion-mnist, convnet, 1 epoch " in shown.stdout
     assert "digits, tiny, 1 epoch " in shown.stdout
+    assert shown.stderr == ""
     assert not file.path.exists()
 
 
-def test_a_queue_can_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_nothing_is_fetched")
+def test_a_command_that_fails_does_not_stop_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    file = QueueFile(Path("runs/runs.jsonl"))
-    file.path.parent.mkdir()
-    file.write(QueueState(CELLS))
+    file = queued_fashion(tmp_path / "gone")
+    (fashion,) = file.read()
+    file.write([fashion, QueueState(short_runs([0], "full"))])
+    result = CliRunner().invoke(app, ["queue", "run"])
+    assert isinstance(result.exception, UserError)
+    assert str(tmp_path / "gone" / "fashion-mnist") in str(result.exception)
+    assert "digits, tiny, 1 epoch " in result.stdout
+    assert file.read() == [fashion]
+
+
+def test_a_queue_can_be_cleared(queue: QueueFile) -> None:
+    queue.write([QueueState(CELLS)])
     assert CliRunner().invoke(app, ["queue", "clear"]).exit_code == 0
     assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout

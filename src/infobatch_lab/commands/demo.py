@@ -12,6 +12,7 @@ from infobatch_lab import runs
 from infobatch_lab.commands.arguments import Json, examples
 from infobatch_lab.commands.sweeps import run_cells, show_or_print, write_report
 from infobatch_lab.display import tell
+from infobatch_lab.queue import QueueState
 from infobatch_lab.sweep import Pending, grid
 
 DEMO_RUNS = "demo.jsonl"
@@ -45,7 +46,7 @@ def demo(
     if not len(Pending(cells, [], runs.read_file(file))):
         file.unlink()  # a finished one is shown anew, a stopped one goes on
     num_jobs = jobs or min(torch.get_num_threads(), 4)
-    finished = run_cells(cells, [], file, None, num_jobs, checkpoint_every=0)
+    finished = run_cells(QueueState(tuple(cells), jobs=num_jobs, checkpoint_every=0), file)
     show_or_print(finished, as_json, f"digits, {seeds} seeds, 40 epochs")
     page = write_report([file], out_folder, None)
     if as_json:

@@ -15,10 +15,7 @@ from infobatch_lab import runs
 from infobatch_lab.commands.arguments import Json, Out, examples, split
 from infobatch_lab.commands.sweeps import (
     RUNS,
-    run_cells,
-    show_or_print,
-    show_or_print_frontiers,
-    title_of,
+    run_queue,
     write_report,
 )
 from infobatch_lab.display import out, show_queue, tell
@@ -80,30 +77,12 @@ def queue(
     elif action is QueueAction.resume:
         file.resume()
     elif action is QueueAction.run:
-        state = file.read()
-        if not state.cells:
+        if not file.read():
             raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
-        cells, every = state.cells, state.checkpoint_every
-        folder = data_dir or state.data_folder
-        # Several commands may have left some, each of another data set.
-        names = dict.fromkeys(cell.data for cell in cells)
-        groups = [[cell for cell in cells if cell.data == name] for name in names]
-        trained = [
-            run_cells(group, state.matching, file.runs_file, folder, state.jobs, every)
-            for group in groups
-        ]
-        if file.runs_file.name == runs.TRIALS:
-            tell("the learning rates are tried; repeat `infobatch frontier` to train the runs.")
-        elif len({cell.epochs for cell in cells if cell.match_forwards is None}) > 1:
-            show_or_print_frontiers(file.runs_file, as_json)
-        elif as_json:
-            show_or_print([run for finished in trained for run in finished], True, "")
-        else:
-            for group, finished in zip(groups, trained, strict=True):
-                show_or_print(finished, False, title_of(group[0]))
+        run_queue(file, data_dir, as_json)
     elif action is QueueAction.clear:
         with file.held():
-            file.delete()
+            file.write([])
     elif as_json:
         print(json.dumps(status_of(file)))
     else:
@@ -118,7 +97,7 @@ def queue_in(folder: Path) -> QueueFile:
     left = [q for q in (of_runs, QueueFile(folder / runs.TRIALS)) if q.path.exists()]
     return max(
         left,
-        key=lambda queue: (queue.read().process is not None, queue.path.stat().st_mtime),
+        key=lambda queue: (queue.is_at_work, queue.path.stat().st_mtime),
         default=of_runs,
     )
 

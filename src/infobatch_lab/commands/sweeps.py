@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,8 +11,8 @@ import typer
 
 from infobatch_lab import runs, tasks
 from infobatch_lab.checkpoints import DiscardedCheckpoint
+from infobatch_lab.comparison import Row, said
 from infobatch_lab.comparison import compare as comparisons_of
-from infobatch_lab.comparison import said
 from infobatch_lab.display import duration, fetching, running, show, show_frontiers, tell
 from infobatch_lab.errors import UserError
 from infobatch_lab.files import check_target
@@ -21,7 +20,7 @@ from infobatch_lab.frontier import find_frontiers
 from infobatch_lab.images import default_folder
 from infobatch_lab.jobs import Diverged, Event, SweepConfig, run_sweep
 from infobatch_lab.lines import Run
-from infobatch_lab.queue import QueueFile, QueueState, QueueWriter, seconds_left
+from infobatch_lab.queue import Kind, QueueFile, QueueState, QueueWriter, seconds_left
 from infobatch_lab.report import write
 from infobatch_lab.settings import Settings
 from infobatch_lab.sweep import Pending
@@ -33,6 +32,9 @@ STOPPED = 130
 
 RUNS = "runs.jsonl"
 
+Done = tuple[QueueState, list[Run]]
+"""A command, and the runs that it wanted."""
+
 
 def load(data: str, folder: Path | None) -> Task:
     """A task with its data, fetched with a bar where it is missing."""
@@ -40,63 +42,79 @@ def load(data: str, folder: Path | None) -> Task:
         return tasks.load(data, folder or default_folder(), progress)
 
 
-def run_cells(
-    cells: Sequence[Settings],
-    matching: Sequence[str],
-    file: Path,
-    data_dir: Path | None,
-    num_jobs: int,
-    checkpoint_every: int,
-) -> list[Run]:
-    """Train what the file does not have yet, and what is matched to it; returns all of these.
-
-    What an earlier command has left in the queue stays there.
-    """
+def run_cells(state: QueueState, file: Path) -> list[Run]:
+    """Train what a command wants and the file does not have yet; returns all of its runs."""
     check_target(file)
-    folder = (data_dir or default_folder()).absolute()  # a queue may be continued from elsewhere
-    task = load(cells[0].data, folder)
+    task = load(state.cells[0].data, state.data_folder)
     runs.prepare(file)
-    queue_file = QueueFile(file)
-    with queue_file.held():
-        before, trained = queue_file.read(), runs.read_file(file, tell)
-        pending = Pending(cells, matching, trained)
-        earlier = [c for c in before.left(trained) if c not in pending.wanted]
-        if earlier:
-            tell(
-                f"{len(earlier)} unfinished runs of an earlier command stay in the queue: "
-                "`infobatch queue run` trains them, `infobatch queue clear` forgets them."
-            )
-        if not len(pending):
-            queue_file.keep(before, earlier)
-            return pending.finished
-        if queue_file.is_paused:
-            tell("the queue is paused; `infobatch queue resume` continues it.")
-        config = SweepConfig(folder, file.parent, checkpoint_every, queue_file.pause_file)
-        state = QueueState(
-            (*pending.wanted, *earlier),
-            tuple(dict.fromkeys((*matching, *(before.matching if earlier else ())))),
-            num_jobs,
-            checkpoint_every,
-            os.getpid(),
-            data_folder=folder,
+    queue = QueueFile(file)
+    with queue.held():
+        tell_of_others(state, queue)
+        return train_held(state, queue, task)
+
+
+def run_queue(queue: QueueFile, data_dir: Path | None, as_json: bool) -> None:
+    """Train what commands have left, one after the other, and show it as they would.
+
+    Where one of them fails, the others go on.
+    """
+    done: list[Done] = []
+    failures = []
+    with queue.held():
+        for state in queue.read():
+            folder = data_dir or state.data_folder
+            try:
+                task = load(state.cells[0].data, folder)
+                done.append((state, train_held(replace(state, data_folder=folder), queue, task)))
+            except UserError as error:
+                failures.append(str(error))
+    show_or_print_all(done, queue.runs_file, as_json)
+    if failures:
+        raise UserError(" ".join(failures))
+
+
+def tell_of_others(state: QueueState, queue: QueueFile) -> None:
+    """Say how many runs of other commands stay in the queue."""
+    finished = runs.read_file(queue.runs_file)
+    wanted = Pending(state.cells, state.matching, finished).wanted
+    left = {cell for other in queue.others(state, finished) for cell in other.left(finished)}
+    if num_left := len(left - wanted.keys()):
+        run, stays, it = ("run", "stays", "it") if num_left == 1 else ("runs", "stay", "them")
+        tell(
+            f"{num_left} unfinished {run} of an earlier command {stays} in the queue: `infobatch "
+            f"queue run` trains {it}, `infobatch queue clear` forgets {it}."
         )
-        writer = QueueWriter(queue_file, state, earlier)
-        diverged = train_pending(pending, config, writer, file, task)
-        num_done, num_wanted = len(pending.finished), len(pending.wanted)
-        left = [c for c in state.left(runs.read_file(file)) if c.name not in diverged]
-        queue_file.keep(state, left)
-        if diverged:
-            raise UserError(
-                f"{num_done} of {num_wanted} runs are finished, and `infobatch report "
-                f"{file.parent}` shows them. These diverged: {', '.join(diverged)}. Use a lower "
-                "--lr."
-            )
-        if num_done < num_wanted:
-            stop_here(
-                f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
-                "continue."
-            )
+
+
+def train_held(state: QueueState, queue: QueueFile, task: Task) -> list[Run]:
+    """Train what a command wants into the file of a queue that is held."""
+    file = queue.runs_file
+    finished = runs.read_file(file, tell)
+    pending = Pending(state.cells, state.matching, finished)
+    others = queue.others(state, finished)
+    if not len(pending):
+        queue.write(others)
         return pending.finished
+    if queue.is_paused:
+        tell("the queue is paused; `infobatch queue resume` continues it.")
+    config = SweepConfig(state.data_folder, file.parent, state.checkpoint_every, queue.pause_file)
+    diverged = train_pending(pending, config, QueueWriter(queue, state, others), file, task)
+    num_done, num_wanted = len(pending.finished), len(pending.wanted)
+    rest = replace(state, cells=tuple(c for c in state.cells if c.name not in diverged))
+    is_stopped = num_done + len(diverged) < num_wanted
+    queue.write([rest, *others] if is_stopped else others)
+    if is_stopped:
+        stop_here(
+            f"stopped with {num_done} of {num_wanted} runs finished; repeat the command to "
+            "continue."
+        )
+    if diverged:
+        raise UserError(
+            f"{num_done} of {num_wanted} runs are finished, and `infobatch report "
+            f"{file.parent}` shows them. These diverged: {', '.join(diverged)}. Use a lower "
+            "--lr."
+        )
+    return pending.finished
 
 
 def train_pending(
@@ -127,7 +145,7 @@ def train_pending(
                 config.checkpoint(cell).delete()
                 diverged.append(cell.name)
             fraction = event.fraction if isinstance(event, Progress) else None
-            writer.update(tuple(pending.wanted), cell.name, fraction)
+            writer.update(cell.name, fraction)
             show_progress(cell, event)
 
         run_sweep(pending, config, listen, num_jobs=num_jobs, task=task)
@@ -147,20 +165,31 @@ def title_of(cell: Settings) -> str:
 
 def show_or_print(finished: list[Run], as_json: bool, title: str) -> None:
     """Print a comparison, for people or for a script."""
-    comparisons, _ = comparisons_of(finished)
     if as_json:
-        print(json.dumps([row.as_dict() for c in comparisons for row in c.rows()]))
+        print(json.dumps([row.as_dict() for row in rows_of(finished)]))
     else:
-        show(comparisons, title)
+        show(comparisons_of(finished)[0], title)
 
 
-def show_or_print_frontiers(file: Path, as_json: bool) -> None:
-    """Print the frontiers of a file of runs, for people or for a script."""
-    found = find_frontiers(runs.read_file(file))
+def rows_of(finished: list[Run]) -> list[Row]:
+    """The rows of a comparison's table."""
+    return [row for comparison in comparisons_of(finished)[0] for row in comparison.rows()]
+
+
+def show_or_print_all(done: list[Done], file: Path, as_json: bool) -> None:
+    """Print what came of commands, each by its kind, for people or for a script."""
+    kinds = {state.kind for state, _ in done}
+    compared = [(state, finished) for state, finished in done if state.kind is Kind.comparison]
+    frontiers = find_frontiers(runs.read_file(file)) if Kind.frontier in kinds else []
     if as_json:
-        print(json.dumps([each.as_dict() for each in found]))
+        records = [row.as_dict() for _, finished in compared for row in rows_of(finished)]
+        print(json.dumps(records + [each.as_dict() for each in frontiers]))
     else:
-        show_frontiers(found)
+        for state, finished in compared:
+            show_or_print(finished, False, title_of(state.cells[0]))
+        show_frontiers(frontiers)
+    if Kind.trials in kinds:
+        tell("the learning rates are tried; repeat `infobatch frontier` to train the runs.")
 
 
 def write_report(

@@ -16,7 +16,9 @@ from infobatch_lab.cli import app
 from infobatch_lab.download import Fetching
 from infobatch_lab.errors import UserError
 from infobatch_lab.metrics import Metric
+from infobatch_lab.queue import QueueFile, QueueState
 from infobatch_lab.settings import Settings, settings
+from infobatch_lab.sweep import grid
 from infobatch_lab.tasks import RECIPES, BatchLosses, Forward, Recipe, Task
 from tests.lab.tasks.contract import check_contract
 
@@ -155,6 +157,25 @@ def test_a_run_that_diverges_after_its_checkpoint_was_set_aside_has_no_line_eith
     )
     assert "These diverged: line-full-seed1" in str(result.exception)
     assert len(Path("runs/runs.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*NaN or infinite")
+def test_after_a_command_whose_runs_diverge_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(RECIPES, "line", Recipe(Doomed, Doomed, "", RECIPES["line"].defaults))
+    queue = QueueFile(Path("runs/runs.jsonl"))
+    queue.path.parent.mkdir()
+    doomed = tuple(grid("line", seeds=[0, 1], rule="full"))
+    queue.write([QueueState(doomed), QueueState(tuple(grid("line", seeds=[2], rule="full")))])
+    result = CliRunner().invoke(app, ["queue", "run"])
+    lines = [json.loads(line) for line in Path("runs/runs.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [0, 2]
+    assert "line, linear, 4 epochs" in result.stdout
+    assert isinstance(result.exception, UserError)
+    assert "1 of 2 runs are finished" in str(result.exception)
+    assert f"These diverged: {doomed[1].name}. Use a lower --lr." in str(result.exception)
+    assert queue.read() == []
 
 
 def test_a_metric_that_fails_on_a_finite_network_fails_loudly(
