@@ -561,7 +561,46 @@ def test_a_command_that_fails_does_not_stop_the_next_one(
     assert file.read() == [fashion]
 
 
-def test_a_queue_can_be_cleared(queue: QueueFile) -> None:
-    queue.write([QueueState(CELLS)])
-    assert CliRunner().invoke(app, ["queue", "clear"]).exit_code == 0
+# Clearing -----------------------------------------------------------------------------------------
+
+
+def test_clearing_forgets_both_queues_of_a_folder(queue: QueueFile) -> None:
+    trials = QueueFile(Path("runs/trials.jsonl"))
+    queue.write([QueueState(CELLS[:3])])
+    append(queue.runs_file, line_of(CELLS[0]))
+    trials.write([QueueState(CELLS[3:], kind=Kind.trials)])
+    result = CliRunner().invoke(app, ["queue", "clear"])
+    assert result.stderr == "infobatch: forgot 3 runs.\n"
     assert "nothing is queued" in CliRunner().invoke(app, ["queue"]).stdout
+    assert not list(Path("runs").glob("*-queue.json"))
+    assert "nothing is queued in runs." in CliRunner().invoke(app, ["queue", "clear"]).stderr
+
+
+def test_clearing_says_that_checkpoints_stay(queue: QueueFile) -> None:
+    queue.write([QueueState(CELLS[:1])])
+    checkpoint = Path("runs/checkpoints", f"{CELLS[0].name}.pt")
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    told = CliRunner().invoke(app, ["queue", "clear"]).stderr
+    assert told == "infobatch: forgot 1 run; its checkpoint stays in runs/checkpoints.\n"
+    queue.write([QueueState(CELLS[:2])])
+    told = CliRunner().invoke(app, ["queue", "clear"]).stderr
+    assert told == "infobatch: forgot 2 runs; their checkpoints stay in runs/checkpoints.\n"
+    assert checkpoint.exists()
+
+
+def test_clearing_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["queue", "clear", "--out", "nothere"])
+    assert (result.exit_code, result.stderr) == (0, "infobatch: nothing is queued in nothere.\n")
+    assert not Path("nothere").exists()
+
+
+def test_no_queue_is_cleared_while_one_of_them_is_at_work(queue: QueueFile) -> None:
+    trials = QueueFile(Path("runs/trials.jsonl"))
+    for file in (queue, trials):
+        file.write([QueueState(CELLS)])
+    with trials.held():
+        result = CliRunner().invoke(app, ["queue", "clear"])
+    assert "another process trains runs" in str(result.exception)
+    assert queue.read() == trials.read() == [QueueState(CELLS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +64,7 @@ def queue(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show, pause or continue the runs of a comparison.
+    """Show, pause, continue or forget the runs of a comparison.
 
     It shows which runs are left and how long they will take.
     """
@@ -81,8 +82,7 @@ def queue(
             raise UserError(f"nothing is queued in {out_folder}: run `infobatch compare`.")
         run_queue(file, data_dir, as_json)
     elif action is QueueAction.clear:
-        with file.held():
-            file.write([])
+        clear(out_folder)
     elif as_json:
         print(json.dumps(status_of(file)))
     else:
@@ -93,13 +93,43 @@ def queue_in(folder: Path) -> QueueFile:
     """The queue of a folder: of its runs, or of a frontier's trials. One at work comes first, then
     the one that was written last.
     """
-    of_runs = QueueFile(folder / RUNS)
-    left = [q for q in (of_runs, QueueFile(folder / runs.TRIALS)) if q.path.exists()]
     return max(
-        left,
+        queues_in(folder),
         key=lambda queue: (queue.is_at_work, queue.path.stat().st_mtime),
-        default=of_runs,
+        default=QueueFile(folder / RUNS),
     )
+
+
+def queues_in(folder: Path) -> list[QueueFile]:
+    """The queues of a folder that are there."""
+    both = QueueFile(folder / RUNS), QueueFile(folder / runs.TRIALS)
+    return [queue for queue in both if queue.path.exists()]
+
+
+def clear(folder: Path) -> None:
+    """Forget both queues of a folder, or none of them if a process is at work."""
+    with ExitStack() as stack:
+        queues = queues_in(folder)
+        for queue in queues:
+            stack.enter_context(queue.held())
+        names = {
+            row["name"]
+            for queue in queues
+            for row in status_of(queue)["runs"]
+            if row["state"] != "done"
+        }
+        for queue in queues:
+            queue.write([])
+    if not names:
+        tell(f"nothing is queued in {folder}.")
+        return
+    checkpoints = folder / "checkpoints"
+    is_one = len(names) == 1
+    told = f"forgot {len(names)} {'run' if is_one else 'runs'}"
+    if any((checkpoints / f"{name}.pt").exists() for name in names):
+        stay = "its checkpoint stays" if is_one else "their checkpoints stay"
+        told += f"; {stay} in {checkpoints}"
+    tell(told + ".")
 
 
 @app.command(
