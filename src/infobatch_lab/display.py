@@ -26,7 +26,6 @@ from infobatch_lab.frontier import Frontier
 from infobatch_lab.jobs import Event, Listener
 from infobatch_lab.metrics import Metric
 from infobatch_lab.processes import rank
-from infobatch_lab.queue import TOLD
 from infobatch_lab.settings import Settings
 from infobatch_lab.statistics import Difference
 from infobatch_lab.training import Progress as Step
@@ -199,18 +198,23 @@ def mean_and_half(metric: Metric, found: Difference | None) -> str:
     return metric.signed(found.mean) + half
 
 
+NO_COLUMN = ("name", "rule", "seed", "options", "state", "fraction")
+"""What a row of the queue has besides settings that may have a column."""
+
+
 def show_queue(status: dict[str, Any], folder: Path) -> None:
     """Print what `queue.status_of` says."""
     if not status["runs"]:
         out.print(f"nothing is queued in {folder}.", soft_wrap=True)
     else:
-        varied = [name for name in TOLD if len({row[name] for row in status["runs"]}) > 1]
+        rows = [row | row["options"] for row in status["runs"]]
+        varied = columns_of(rows)
         heads = (name.replace("_", " ") for name in varied)
         table = Table("run", "seed", *heads, "state", box=None, pad_edge=False)
-        for row in status["runs"]:
+        for row in rows:
             state = f"{row['fraction']:.0%}" if row["state"] == "at work" else row["state"]
-            values = (NONE if row[name] is None else str(row[name]) for name in varied)
-            table.add_row(row["rule"], str(row["seed"]), *values, state)
+            values = (NONE if (v := row.get(name)) is None else str(v) for name in varied)
+            table.add_row(*map(visible, (row["rule"], str(row["seed"]), *values, state)))
         out.print(table)
         left = status["seconds_left"] if status["num_left"] else None
         words = "" if left is None else f", about {duration(left)} left"
@@ -219,6 +223,17 @@ def show_queue(status: dict[str, Any], folder: Path) -> None:
         out.print("It is paused: `infobatch queue resume` continues it.")
     elif status["num_left"] and not status["alive"]:
         out.print("No process is training them: `infobatch queue run` continues.")
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The settings that tell the runs of a queue apart, besides rule and seed.
+
+    Between data sets nearly all settings differ, which the name of the data set says already.
+    """
+    data_sets = {row["data"] for row in rows}
+    names = dict.fromkeys(name for row in rows for name in row if name not in NO_COLUMN)
+    varied = [n for n in names if len({(row["data"], row.get(n)) for row in rows}) > len(data_sets)]
+    return ["data"] * (len(data_sets) > 1) + varied
 
 
 def value_and_spread(metric: Metric, row: Row) -> str:

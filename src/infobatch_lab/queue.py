@@ -316,12 +316,6 @@ def expected_samples(cell: Settings, alike: Sequence[Run]) -> float:
     return at_most(cell) * (mean(kept) if kept else 1.0)
 
 
-TOLD = (
-    "data", "optimizer", "prune_ratio", "delta", "epochs", "batch_size", "lr", "shrink", "budget",
-)  # fmt: skip
-"""What tells the runs of a queue apart, besides rule and seed."""
-
-
 def status_of(file: QueueFile) -> dict[str, Any]:
     """The queue in plain numbers and words. A run that several commands want is there once."""
     states, finished = file.read(), read_file(file.runs_file)
@@ -348,8 +342,7 @@ def status_of(file: QueueFile) -> dict[str, Any]:
 
 
 def row_of(cell: Settings, *, is_done: bool, fraction: float | None) -> dict[str, Any]:
-    """A run with its settings, and how far it is if it is at work."""
+    """A run with all of its settings, and how far it is if it is at work."""
     state = "done" if is_done else "waiting" if fraction is None else "at work"
     told = {"state": state, "fraction": 1.0 if is_done else fraction or 0.0}
-    settings = {name: getattr(cell, name) for name in TOLD}
-    return {"name": cell.name, "rule": cell.label, "seed": cell.seed, **settings, **told}
+    return {"name": cell.name, **asdict(cell), "rule": cell.label, **told}

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,37 @@ def test_a_queue_shows_the_settings_in_which_its_runs_differ(
         ["full", "0", "20", lr, "waiting"],
         ["full", "0", "20", "0.05", "waiting"],
     ]
+
+
+OTHERS: dict[str, Any] = {
+    "data": "mnist", "model": "convnet", "optimizer": "adamw", "schedule": "cosine",
+    "prune_ratio": 0.3, "delta": 0.5, "epochs": 20, "batch_size": 8, "lr": 0.2, "shrink": "batch",
+    "budget": 0.5, "subset": "mine.npy", "amp": True, "compile": True, "match_forwards": "tiers",
+    "options": replace(CELLS[1].options, mixup=0.2),
+}  # fmt: skip
+CHOSEN = {"select": {"select": "herding", "keep": 0.3}, "keep": {"select": "random", "keep": 0.5}}
+
+
+def test_every_setting_tells_the_runs_of_a_queue_apart(queue: QueueFile) -> None:
+    changes = {**{name: {name: value} for name, value in OTHERS.items()}, **CHOSEN}
+    assert changes.keys() | {"rule", "seed"} == {field.name for field in fields(Settings)}
+    for name, change in changes.items():
+        cells = CELLS[1], replace(CELLS[1], **change)
+        queue.write([QueueState(cells)])
+        assert sum((state.cells for state in queue.read()), ()) == cells  # both are possible
+        head = CliRunner().invoke(app, ["queue"]).stdout.splitlines()[0]
+        column = "mixup" if name == "options" else name.replace("_", " ")
+        assert column in head.removeprefix("run").removesuffix("state")
+    row = json.loads(CliRunner().invoke(app, ["queue", "--json"]).stdout)["runs"][0]
+    assert row.keys() == {"name", "state", "fraction"} | {f.name for f in fields(Settings)}
+    assert row["options"] == {"label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0}
+
+
+def test_between_data_sets_only_their_names_are_shown(queue: QueueFile) -> None:
+    others = [grid(data, seeds=[0], rule="full") for data in ("mnist", "camvid")]
+    queue.write([QueueState(tuple(cells)) for cells in ([*others[0], CELLS[1]], others[1])])
+    lines = CliRunner().invoke(app, ["queue"]).stdout.splitlines()
+    assert lines[0].split() == ["run", "seed", "data", "state"]
 
 
 def test_how_long_it_will_take_is_learned_from_runs_alike() -> None:
