@@ -1,4 +1,4 @@
-"""Unbiased dynamic data pruning for PyTorch: train on about a third fewer samples."""
+"""Dynamic data pruning for PyTorch: train on a third to a half fewer samples."""
 
 import importlib
 import typing

@@ -1,4 +1,4 @@
-"""What an epoch that has ended tells its user, in a few passes over what it trained.
+"""The metrics of a finished epoch, in a few passes over what it trained.
 
 With l the loss and w the weight of a kept sample, n/m the number of samples that it stands for, K
 of N samples kept, and H the score that a sample had when the epoch was planned:
@@ -6,7 +6,7 @@ of N samples kept, and H the score that a sample had when the epoch was planned:
     loss            sum(n/m l) / N           the mean loss over all samples (Eq. 6 and 7: w = n/m)
     gradient_noise  sum(w^2 l) / sum(w l)    by how much the weights raise the gradient's variance
     skipped_loss    1 - sum(H, kept) / sum(H, all)    the part of the loss that was skipped
-    loss_left       loss / loss of the first epoch    how far the data are learned
+    loss_left        loss / loss of the first epoch    how much of it is still to be learned
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from infobatch.plan import BLOCK, Plan
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """What the epoch that ended last came to; None where it is not known.
+    """The metrics of the last finished epoch; None where a value is not known.
 
     >>> EpochMetrics(loss=0.5, first_loss=2.0).loss_left
     0.25
@@ -138,11 +138,11 @@ def skipped_loss(plan: Plan, scores: Tensor) -> float | None:
     for start in range(0, len(values), BLOCK):
         block = values[start : start + BLOCK]
         if np.fmin.reduce(block, initial=0) < 0:
-            return None  # there is no part of a sum whose terms differ in sign
+            return None  # a fraction of the sum means nothing if its terms differ in sign
         total += float(np.nansum(block, dtype=np.float64))
     for start in range(0, len(indices), BLOCK):
         kept += float(np.nansum(values.take(indices[start : start + BLOCK]), dtype=np.float64))
-    # Where nothing carries anything, there is no part of it; rounding may leave a little below 0.
+    # If all scores are 0, there is no fraction to give; rounding may leave it a little below 0.
     return max(0.0, 1 - kept / total) if total > 0 else None
 
 

@@ -206,12 +206,12 @@ def _index_dtype(num_samples: int) -> torch.dtype:
 
 
 def _blocks(length: int) -> Iterator[slice]:
-    """Parts small enough that what is computed for one uses the memory of the one before."""
+    """Parts so small that the temporary arrays of one reuse the memory of the one before."""
     return (slice(start, start + BLOCK) for start in range(0, length, BLOCK))
 
 
 def _share(n: int, fraction: float) -> int:
-    """How many of n to keep: m = n(1 - r), rounded, at least one of what is kept at all."""
+    """How many of n to keep: m = n(1 - r), rounded, but at least one unless the fraction is 0."""
     return max(round(n * fraction), 1) if n and fraction > 0 else 0
 
 

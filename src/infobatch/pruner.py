@@ -46,10 +46,10 @@ class Pruner:
     Args:
         num_samples: The size of the data set.
         num_epochs: How many epochs you train. Give this or `num_steps`.
-        prune_ratio: The fraction that an epoch skips: of the samples below the mean loss with the
-            default rule, where it is 0.5. Other rules have their own meaning and default.
-        delta: The part of the training, from 0 to 1, that may prune; after it every sample is
-            trained.
+        prune_ratio: The fraction to skip. With the default rule it is a fraction of the samples
+            below the mean loss, 0.5 by default; other rules have their own meaning and default.
+        delta: The fraction of the training, from 0 to 1, in which epochs may be pruned. After it,
+            every sample is trained.
         num_steps: How many batches you train, if you count batches instead of epochs.
         rule: Which samples to skip: a name of `infobatch.rules.RULES`, or a `Rule`.
         seed: The seed of the random choice and order of samples; the same on all ranks.
@@ -462,7 +462,7 @@ class Pruner:
                 self._current().sync(self._device)
 
     def begin(self, iteration: object, reader: Reader[AnyTracker]) -> AnyTracker:
-        """Answer a sampler that is drawn from for the first time: what does this epoch train?
+        """Tell a sampler, when it is first drawn from, what this epoch trains.
 
         An epoch whose loop was broken off ends here. If that loop is still alive, this is a peek:
         it sees the same epoch, and nothing moves.

@@ -1,7 +1,8 @@
 """The state of a run between two epochs, as one plain value, and as a checkpoint.
 
-Planning an epoch is a function of it, and so is the state that follows an epoch. A checkpoint adds
-what was reported of the epoch that is running; copies and pickles use the same form.
+The plan of an epoch follows from it alone, and the next state from it and the losses of the epoch.
+A checkpoint adds what was reported of the epoch that is running; copies and pickles use the same
+form.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FORMAT = 4
 """The form of checkpoints; 2 is that of infobatch 0.1, and 3 has no metrics."""
 
 BATCH_SHARE = 0.1
-"""How much of a sample's score is the loss of its last batch, where losses are of batches."""
+"""The weight of the latest batch loss in a sample's score, where one loss per batch is reported."""
 
 NOTHING = b"-"
 """No losses, packed; torch.load(weights_only=True) refuses empty bytes."""

@@ -244,7 +244,7 @@ def frontier(
         bool,
         typer.Option(
             "--tune-lr",
-            help="First choose a learning rate for each method: half, once or twice the given one, "
+            help="First choose a learning rate for each method: 0.5, 1 or 2 times the given one,  "
             "by trials on held-out training data, which go to OUT/trials.jsonl",
         ),
     ] = False,
@@ -284,7 +284,7 @@ def frontier(
 def version_option(
     version: Annotated[bool, typer.Option("--version", help="Print the version")] = False,
 ) -> None:
-    """Unbiased dynamic data pruning for PyTorch: try it, measure it, report it."""
+    """Dynamic data pruning for PyTorch: try it, measure it, report it."""
     if version:
         print(f"infobatch {infobatch.__version__}")
         raise typer.Exit

@@ -44,7 +44,7 @@ class Settings:
     optimizer: str = setting("Optimizer", default="sgd", choices=tuple(OPTIMIZERS))
     schedule: str = setting("Learning-rate schedule", default="onecycle", choices=SCHEDULES)
     prune_ratio: float | None = setting(
-        "Fraction of the prunable samples to skip [default: per rule]", default=None
+        "Fraction to skip of what the rule may skip [default: per rule]", default=None
     )
     delta: float = setting("Fraction of the epochs that may prune", default=DELTA)
     epochs: int = setting("Epochs")

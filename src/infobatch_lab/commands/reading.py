@@ -225,7 +225,7 @@ def plan(
     rule: Annotated[str, typer.Option(help="Rule, see `infobatch rules`")] = "mean",
     prune_ratio: Annotated[
         float | None,
-        typer.Option(help="Fraction of the prunable samples to skip [default: per rule]"),
+        typer.Option(help="Fraction to skip of what the rule may skip [default: per rule]"),
     ] = None,
     column: Annotated[
         str | None,
