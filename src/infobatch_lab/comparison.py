@@ -436,18 +436,24 @@ def _titled(comparisons: list[Comparison]) -> list[Comparison]:
 
 
 def titles(settings: Sequence[Mapping[str, Value]]) -> list[str]:
-    """A title for each of these settings: the main ones, and those that vary between them."""
-    names = list(dict.fromkeys(name for values in settings for name in values))
+    """A title for each of these settings: the main ones, and those in which it differs from others
+    that are equal in the main ones.
 
-    def varies(name: str) -> bool:
-        return len({repr(values.get(name)) for values in settings}) > 1
+    >>> titles([{"data": "digits", "lr": 0.1}, {"data": "digits", "lr": 0.2}, {"data": "mnist"}])
+    ['digits · lr 0.1', 'digits · lr 0.2', 'mnist']
+    """
 
-    shown = [name for name in names if name in ALWAYS_IN_TITLE or varies(name)]
-    shown.sort(key=lambda n: ALWAYS_IN_TITLE.index(n) if n in ALWAYS_IN_TITLE else len(names))
-    return [
-        " · ".join(part for name in shown if (part := said(name, values.get(name))))
-        for values in settings
-    ]
+    def main_ones(values: Mapping[str, Value]) -> tuple[Value, ...]:
+        return tuple(values.get(name) for name in ALWAYS_IN_TITLE)
+
+    found = []
+    for values in settings:
+        alike = [other for other in settings if main_ones(other) == main_ones(values)]
+        names = dict.fromkeys(name for other in alike for name in other)
+        varied = [n for n in names if len({repr(other.get(n)) for other in alike}) > 1]
+        parts = (said(n, values.get(n)) for n in (*ALWAYS_IN_TITLE, *varied) if n in names)
+        found.append(" · ".join(part for part in parts if part))
+    return found
 
 
 def slug(number: int, title: str) -> str:
