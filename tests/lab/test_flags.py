@@ -39,7 +39,7 @@ def test_a_default_is_shown_where_there_is_one() -> None:
     for text in (
         "Fraction of the epochs that may prune [default: 0.875, or what suits the data set]",
         "--epochs <int> Epochs [default: per data set]",
-        "Fraction of the prunable samples to skip [default: per rule]",
+        "Fraction to skip of what the rule may skip [default: per rule]",
         "--amp Compute in bfloat16 where it is safe --",
         "Label smoothing (classification) [default: 0.0, or what suits the data set]",
         "0 trains all weights (instruction tuning) [default: 8]",
