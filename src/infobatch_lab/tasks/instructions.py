@@ -283,7 +283,7 @@ DEFAULTS = {
     "epochs": 3,
     "batch_size": 8,
     "optimizer": "adamw",
-    "lr": 1e-3,
+    "lr": 2e-4,
 }
 
 RECIPES: dict[str, Recipe] = {
