@@ -6,7 +6,7 @@ of N samples kept, and H the score that a sample had when the epoch was planned:
     loss            sum(n/m l) / N           the mean loss over all samples (Eq. 6 and 7: w = n/m)
     gradient_noise  sum(w^2 l) / sum(w l)    by how much the weights raise the gradient's variance
     skipped_loss    1 - sum(H, kept) / sum(H, all)    the part of the loss that was skipped
-    loss_left        loss / loss of the first epoch    how much of it is still to be learned
+    loss_left       loss / loss of the first epoch    how much of it is still to be learned
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def _finite_blocks(
     factors: Tensor, reported: EpochLosses
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float32]]]:
     """The finite losses and their factors, a block at a time, in the little memory of a block."""
-    losses, known, numbers = reported.losses.numpy(), reported.known.numpy(), factors.numpy()
+    losses, known, own = reported.losses.numpy(), reported.known.numpy(), factors.numpy()
     for start in range(0, len(losses), BLOCK):
         block = slice(start, start + BLOCK)
-        counts = known[block] & np.isfinite(losses[block])
-        yield losses[block][counts].astype(np.float64), numbers[block][counts]
+        used = known[block] & np.isfinite(losses[block])
+        yield losses[block][used].astype(np.float64), own[block][used]

@@ -98,7 +98,13 @@ def draw(selection: Selection, seed: int, epoch: int) -> Plan:
         everything = torch.randperm(num_samples, generator=order_rng)
         ones = _ones(num_samples)
         return Plan(
-            epoch, everything, ones, num_samples, selection.threshold, selection.rescale, ones
+            epoch,
+            everything,
+            weights=ones,
+            num_samples=num_samples,
+            threshold=selection.threshold,
+            rescaled=selection.rescale,
+            counts=ones,
         )
     drawn_in = epoch if selection.drawn_in is None else selection.drawn_in
     rng = _generator("draw", seed, drawn_in)
@@ -115,11 +121,11 @@ def draw(selection: Selection, seed: int, epoch: int) -> Plan:
     return Plan(
         epoch,
         indices,
-        counts if selection.rescale else _ones(num_kept),
-        num_samples,
-        selection.threshold,
-        selection.rescale,
-        counts if kept.covers_all else None,
+        weights=counts if selection.rescale else _ones(num_kept),
+        num_samples=num_samples,
+        threshold=selection.threshold,
+        rescaled=selection.rescale,
+        counts=counts if kept.covers_all else None,
     )
 
 
