@@ -266,6 +266,9 @@ CANDIDATES: dict[str, Rule] = {
     "noise-50": Noise(growth=0.5),
     "noise-50-weights-2": Noise(growth=0.5, max_weight=2.0),
     "noise-100": Noise(growth=1.0),
+    "proportional-40": Proportional(0.4),
+    "proportional-40-weights-2": Proportional(0.4, max_weight=2.0),
+    "proportional-40-weights-3": Proportional(0.4, max_weight=3.0),
     "proportional-50": Proportional(0.5),
     "proportional-60": Proportional(0.6),
     "proportional-62": Proportional(0.62),
@@ -288,15 +291,17 @@ CANDIDATES: dict[str, Rule] = {
     "focus-trimmed-10": Focus(trim=0.1),
     "focus-trimmed": Focus(trim=0.2),
     "focus-trimmed-30": Focus(trim=0.3),
+    "two-steps-10": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=10),
     "two-steps-70": TwoSteps(STRONG_TIERS, GENTLE_TIERS, at=70),
     "fading-16": Fading(Proportional(0.68), epochs=16),
     "fading-100": Fading(Proportional(0.65), epochs=100),
     "fading-random-16": Fading(Random(0.68, rescale=True), epochs=16),
     "fading-random-100": Fading(Random(0.65, rescale=True), epochs=100),
 }
-"""By name. `revisit-tiers` trains each sample in every third epoch at least; `two-steps-70` is for
-trainings of 100 epochs with `--delta 0.95`. `proportional-75` and `-80` are for twice the epochs
-with twice the batch: hard samples are then seen twice as often as in full training.
+"""By name. `revisit-tiers` trains each sample in every third epoch at least. `two-steps-10` is for
+trainings of 16 epochs with `--delta 0.9375`, and `two-steps-70` for 100 epochs with `--delta 0.95`.
+`proportional-75` and `-80` are for twice the epochs with twice the batch: hard samples are then
+seen twice as often as in full training.
 
 `fading-16` and `fading-100` skip half of all samples in a training of 16 or 100 epochs, with
 `--delta 1`. Those with `random` skip as many, whatever their losses, and so show what the choice of
