@@ -123,7 +123,7 @@ def show(comparisons: Sequence[Comparison], title: str) -> None:
     values = {name: {column(row) for row in rows} - {""} for name, column in VARIED.items()}
     varied = [name for name in VARIED if says_something(name, values[name])]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("rule")
+    table.add_column("rule", overflow="fold")
     for name in (*varied, metric.words, "samples saved", "time saved", "overhead", "runs"):
         table.add_column(name, justify="right")
     for row in rows:
@@ -166,7 +166,7 @@ def show_frontiers(frontiers: Sequence[Frontier]) -> None:
         metric, rates = frontier.metric, {point.lr for point in frontier.points}
         title = frontier.title + (f", learning rate {min(rates):g}" if len(rates) == 1 else "")
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column("method")
+        table.add_column("method", overflow="fold")
         for name in ("lr",) * (len(rates) > 1) + (metric.words, "samples", "to the line"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("line", no_wrap=True)

@@ -59,6 +59,15 @@ def test_a_table_without_full_training_says_what_is_missing(
     assert sentence in shown(capsys, line("full", budget=0.6), line("mean", budget=0.6))
 
 
+def test_long_names_are_not_cut_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "76")
+    names = ("tried:proportional-40-weights-2", "tried:proportional-40-weights-3")
+    table = shown(capsys, line("full"), *(line(name, shrink="batch") for name in names))
+    assert "\u2026" not in table
+
+
 def test_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     table = shown(capsys, line("[/red]"), line("[bold]:smile:"), line("\x1b[31m"))
     for name in ("[/red] ", "[bold]:smile: ", "\\x1b[31m "):
