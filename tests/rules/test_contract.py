@@ -16,14 +16,22 @@ import infobatch.plan
 from infobatch import Pruner
 from infobatch.plan import draw
 from infobatch.rules import (
+    IES,
+    RCAP,
     UCB,
     EpsilonGreedy,
     Every,
+    Focus,
+    Kakurenbo,
     Mean,
     Memory,
     PerClass,
     Probabilities,
+    Revisit,
     Rule,
+    SeTa,
+    Until,
+    Windows,
     check_layout,
 )
 from tests.conftest import (
@@ -90,6 +98,42 @@ def test_asking_changes_nothing_and_answers_the_same(name: str) -> None:
     assert first.fingerprint == second.fingerprint
     assert torch.equal(scores, scores_before)
     assert same_state(memory, memory_before)
+
+
+class Plain(Mean):
+    """A user's own, which is no dataclass."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.__dict__["threshold"] = threshold
+
+    __repr__ = Rule.__repr__
+
+
+def test_a_rule_that_is_no_dataclass_is_known_again_in_another_process() -> None:
+    assert repr(Plain(0.5)) == "Plain(prune_ratio=0.5, rescale=True, threshold=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Mean(np.float64(0.5)), Mean(0.5)),
+        (Focus(0.5, np.float64(0.1), trim=np.float64(0.2)), Focus(0.5, 0.1, trim=0.2)),
+        (EpsilonGreedy(epsilon=1, alpha=np.float32(0.5)), EpsilonGreedy(epsilon=1.0, alpha=0.5)),
+        (UCB(c=1, alpha=np.float64(0.8)), UCB(c=1.0, alpha=0.8)),
+        (Every(Mean(), np.int64(3)), Every(Mean(), 3)),
+        (Revisit(Mean(), np.int64(3)), Revisit(Mean(), 3)),
+        (Until(Mean(), 7), Until(Mean(), 7.0)),
+        (Kakurenbo(num_epochs=np.int64(9)), Kakurenbo(num_epochs=9)),
+        (SeTa(num_groups=np.int64(4), window=1), SeTa(num_groups=4, window=1.0)),
+        (Windows(num_windows=np.int64(4)), Windows(num_windows=4)),
+        (IES(threshold=1), IES(threshold=1.0)),
+        (RCAP(beta=2), RCAP(beta=2.0)),
+    ],
+)
+def test_a_setting_may_be_a_number_of_any_kind(one: Rule, other: Rule) -> None:
+    """A checkpoint knows a rule by its repr."""
+    assert repr(one) == repr(other)
 
 
 @pytest.mark.parametrize("name", RULE_NAMES)

@@ -22,6 +22,7 @@ from infobatch.rules.base import (
     moving_average,
     nothing_known,
     num_known,
+    settle,
     settle_ratio,
 )
 
@@ -80,8 +81,11 @@ class EpsilonGreedy(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        check_fraction("epsilon", self.epsilon, one_allowed=True)
-        check_fraction("alpha", self.alpha, one_allowed=True)
+        settle(
+            self,
+            epsilon=check_fraction("epsilon", self.epsilon, one_allowed=True),
+            alpha=check_fraction("alpha", self.alpha, one_allowed=True),
+        )
 
     @property
     def unbiased(self) -> bool:
@@ -123,7 +127,8 @@ class UCB(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        check_fraction("alpha", self.alpha, one_allowed=True)
+        alpha = check_fraction("alpha", self.alpha, one_allowed=True)
+        settle(self, c=float(self.c), alpha=alpha)
 
     @property
     def unbiased(self) -> bool:

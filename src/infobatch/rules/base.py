@@ -32,6 +32,12 @@ class Rule(ABC):
     Scores are finite or NaN. A sample whose score is NaN must always be kept.
     """
 
+    def __repr__(self) -> str:
+        # A checkpoint knows a rule by this, so it must not name a place in memory, as Python's own
+        # does for a rule that is no dataclass.
+        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({settings})"
+
     @property
     @abstractmethod
     def unbiased(self) -> bool:
@@ -85,12 +91,18 @@ def _layout(memory: Memory, name: str) -> str:
 
 
 def settle_ratio(rule: Rule) -> None:
-    """Check the `prune_ratio` of a frozen rule, and keep it as a float.
+    """Check the `prune_ratio` of a frozen rule, and keep it as a float."""
+    ratio = check_fraction("prune_ratio", getattr(rule, "prune_ratio", None), one_allowed=False)
+    settle(rule, prune_ratio=ratio)
+
+
+def settle(rule: Rule, **settings: object) -> None:
+    """Keep the checked settings of a frozen rule: `settle(rule, period=check_whole(...))`.
 
     A checkpoint knows a rule by its repr, in which 0.3 and np.float64(0.3) would differ.
     """
-    ratio = check_fraction("prune_ratio", getattr(rule, "prune_ratio", None), one_allowed=False)
-    object.__setattr__(rule, "prune_ratio", ratio)
+    for name, value in settings.items():
+        object.__setattr__(rule, name, value)
 
 
 def everything(scores: Tensor) -> Groups:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infobatch.errors import check_whole
 from infobatch.groups import Groups, Probabilities, Selection
-from infobatch.rules.base import Memory, Rule, everything
+from infobatch.rules.base import Memory, Rule, everything, settle
 from infobatch.rules.classes import Classes
 
 NEVER = -1
@@ -36,6 +36,9 @@ class Until(Rule):
     """The rule that decides before `until`."""
     until: float
     """The first epoch that is trained in full."""
+
+    def __post_init__(self) -> None:
+        settle(self, until=float(self.until))
 
     @property
     def unbiased(self) -> bool:
@@ -74,7 +77,7 @@ class Every(Rule):
     period: int
 
     def __post_init__(self) -> None:
-        check_whole("period", self.period, at_least=1)
+        settle(self, period=check_whole("period", self.period, at_least=1))
         if _contains(self.rule, (Revisit,)):
             raise TypeError(f"Every({self.rule!r}) holds what Revisit changes: use one of them.")
         if _contains(self.rule, (Every, Until)):
@@ -174,7 +177,7 @@ class Revisit(Rule):
     period: int
 
     def __post_init__(self) -> None:
-        check_whole("period", self.period, at_least=1)
+        settle(self, period=check_whole("period", self.period, at_least=1))
         if _contains(self.rule, (Every, Revisit)):
             raise TypeError(
                 f"Revisit({self.rule!r}) changes what is held or revisited inside: use one of them."

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
+from infobatch.rules.base import Memory, Rule, everything, known, settle, settle_ratio
 from infobatch.rules.tiers import Tiers
 
 
@@ -44,7 +44,7 @@ class Focus(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        object.__setattr__(self, "easy", check_fraction("easy", self.easy, one_allowed=False))
+        settle(self, easy=check_fraction("easy", self.easy, one_allowed=False))
         if self.easy == 0:
             raise ValueError(
                 "easy is 0, expected 0 < easy < 1: a sample that is never trained again would keep "
@@ -55,7 +55,7 @@ class Focus(Rule):
                 f"prune_ratio is {self.prune_ratio}, expected at most {1 - self.easy:g}: the "
                 f"fraction {self.easy} of the easy samples is always kept (easy={self.easy})."
             )
-        object.__setattr__(self, "trim", check_fraction("trim", self.trim, one_allowed=False))
+        settle(self, trim=check_fraction("trim", self.trim, one_allowed=False))
         if self.trim + self.hard > 1 + 1e-9:  # rounding may end above 1
             raise ValueError(
                 f"trim is {self.trim}, expected at most {1 - self.hard:g}: the fraction "

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything
+from infobatch.rules.base import Memory, Rule, everything, settle
 
 NUM_PREVIOUS = 4
 """Three second differences take five losses; the last of them is the score."""
@@ -41,6 +41,7 @@ class IES(Rule):
     def __post_init__(self) -> None:
         if not self.threshold > 0:
             raise ValueError(f"threshold is {self.threshold!r}, expected a number above 0.")
+        settle(self, threshold=float(self.threshold))
 
     @property
     def unbiased(self) -> bool:

@@ -28,7 +28,7 @@ from torch import Tensor
 from infobatch.errors import check_fraction, check_whole
 from infobatch.groups import Groups
 from infobatch.rules.bandits import highest
-from infobatch.rules.base import Memory, Rule, settle_ratio
+from infobatch.rules.base import Memory, Rule, settle, settle_ratio
 
 STAGES = ((0.8, 0.4), (0.6, 0.6), (0.3, 0.8))
 """From which part of the epochs on F is multiplied by what; by 1 before."""
@@ -51,8 +51,11 @@ class Kakurenbo(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        check_fraction("confidence", self.confidence, one_allowed=True)
-        check_whole("num_epochs", self.num_epochs, at_least=1)
+        settle(
+            self,
+            confidence=check_fraction("confidence", self.confidence, one_allowed=True),
+            num_epochs=check_whole("num_epochs", self.num_epochs, at_least=1),
+        )
 
     @property
     def unbiased(self) -> bool:

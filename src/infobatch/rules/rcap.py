@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from infobatch.groups import Probabilities, Selection
-from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
+from infobatch.rules.base import Memory, Rule, everything, known, settle, settle_ratio
 from infobatch.rules.classes import Classes
 
 Floats = NDArray[np.float64]
@@ -72,6 +72,7 @@ class RCAP(Rule):
         settle_ratio(self)
         if not self.beta > 0:
             raise ValueError(f"beta is {self.beta!r}, expected a number above 0.")
+        settle(self, beta=float(self.beta))
         object.__setattr__(self, "classes", None if labels is None else Classes.of(labels))
 
     @property

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from infobatch.errors import check_fraction, check_whole
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, num_known, settle_ratio
+from infobatch.rules.base import Memory, Rule, everything, num_known, settle, settle_ratio
 
 MAX_ITERATIONS = 100
 
@@ -72,9 +72,12 @@ class SeTa(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        if check_whole("num_groups", self.num_groups, at_least=1) > 255:
-            raise ValueError(f"num_groups is {self.num_groups}, expected at most 255.")
-        check_fraction("window", self.window, one_allowed=True)
+        num_groups = check_whole("num_groups", self.num_groups, at_least=1)
+        if num_groups > 255:
+            raise ValueError(f"num_groups is {num_groups}, expected at most 255.")
+        window = check_fraction("window", self.window, one_allowed=True)
+        random_from = None if self.random_from is None else float(self.random_from)
+        settle(self, num_groups=num_groups, window=window, random_from=random_from)
 
     @property
     def unbiased(self) -> bool:

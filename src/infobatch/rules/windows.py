@@ -22,7 +22,7 @@ from torch import Tensor
 
 from infobatch.errors import check_whole
 from infobatch.groups import Groups
-from infobatch.rules.base import Memory, Rule, everything, known, settle_ratio
+from infobatch.rules.base import Memory, Rule, everything, known, settle, settle_ratio
 
 NEVER = -1
 """The window of a score that no epoch has recorded."""
@@ -42,7 +42,7 @@ class Windows(Rule):
 
     def __post_init__(self) -> None:
         settle_ratio(self)
-        check_whole("num_windows", self.num_windows, at_least=1)
+        settle(self, num_windows=check_whole("num_windows", self.num_windows, at_least=1))
 
     @property
     def unbiased(self) -> bool:
