@@ -32,11 +32,17 @@ def sequential(optimizer: Optimizer, steps: int) -> LRScheduler:
     return lr_scheduler.SequentialLR(optimizer, [warmup, decay], [steps // 5])
 
 
+def chained(optimizer: Optimizer, steps: int) -> LRScheduler:
+    decay = lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    return lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(optimizer, 0.999), decay])
+
+
 CURVES: dict[str, Callable[[Optimizer, int], LRScheduler]] = {
     "OneCycleLR": lambda o, n: lr_scheduler.OneCycleLR(o, 0.5, total_steps=n),
     "CosineAnnealingLR": lr_scheduler.CosineAnnealingLR,
     "LambdaLR": lambda o, n: lr_scheduler.LambdaLR(o, lambda step: 1 - step / (n + 1)),
     "SequentialLR": sequential,
+    "ChainedScheduler": chained,
     "PolynomialLR": lambda o, n: lr_scheduler.PolynomialLR(o, n, power=2),
     "WarmRestarts": lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, n // 4),
     "Mine": lambda o, n: Mine(o),
@@ -183,6 +189,31 @@ def test_resumed_from_any_step_it_goes_on_the_same(name: str) -> None:
         while resumed.data.epoch < 4:
             resumed.epoch()
         assert resumed.schedule.get_last_lr() == rates[-1]
+
+
+@pytest.mark.parametrize("name", [*FALLING, "ChainedScheduler"])
+def test_the_wrapped_scheduler_may_be_loaded_after_it_was_wrapped(name: str) -> None:
+    """A checkpoint of a run without the library holds only that one."""
+    before, expected = Run(name), full_training(name)
+    for _ in range(4):
+        before.epoch()
+    after = Run(name)
+    after.data.load_state_dict(before.data.state_dict())
+    after.optimizer.load_state_dict(before.optimizer.state_dict())
+    after.schedule.scheduler.load_state_dict(before.schedule.scheduler.state_dict())
+    rates = [after.epoch()[-1] for _ in range(4)]
+    assert rates == pytest.approx(expected[4:8])
+
+
+def test_a_chained_scheduler_that_was_stepped_before_goes_on() -> None:
+    run = Run("ChainedScheduler")
+    steps = steps_of(NUM_SAMPLES, False, 1)
+    for _ in range(3 * steps):
+        run.optimizer.step()
+        run.schedule.scheduler.step()
+    run.schedule = Schedule(run.schedule.scheduler, run.data, batch_size=BATCH)
+    run.data.set_epoch(3)
+    assert run.epoch()[-1] == pytest.approx(full_training("ChainedScheduler")[3])
 
 
 def test_it_is_a_torch_scheduler() -> None:

@@ -24,6 +24,14 @@ def may_step_per_batch(scheduler: object) -> bool:
     return isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau)
 
 
+def steps_taken(scheduler: LRScheduler) -> int:
+    """How many steps a scheduler has taken, as far as it tells: `steps_taken(curve)`."""
+    if hasattr(scheduler, "last_epoch"):
+        return int(scheduler.last_epoch)
+    chained = getattr(scheduler, "_schedulers", None)  # a ChainedScheduler itself does not tell
+    return steps_taken(chained[0]) if chained else 0
+
+
 class Progress(Protocol):
     """What a schedule asks of a Pruner or an InfoBatch."""
 
@@ -90,7 +98,7 @@ class Schedule(LRScheduler):
         self._drop_last = drop_last
         self._accumulate = check_whole("accumulate", accumulate, at_least=1)
         # Where the wrapped one stands, not the pruner, which may be ahead of it or begin anew.
-        self._num_steps: int = getattr(scheduler, "last_epoch", 0)
+        self._num_steps = self._seen = steps_taken(scheduler)
         self._stepped_at: int | None = None
         """The pruner's steps at the last `step()`."""
 
@@ -101,6 +109,8 @@ class Schedule(LRScheduler):
 
     def step(self, epoch: int | None = None) -> None:
         """Move the wrapped scheduler to where full training would be now."""
+        # Others may have moved it: `scheduler.load_state_dict(...)` after this was made.
+        self._num_steps += steps_taken(self.scheduler) - self._seen
         if self._pruner.shrink == "epoch":
             self._move_to(self._target())
         elif self._pruner.num_steps_done != self._stepped_at:
@@ -112,6 +122,7 @@ class Schedule(LRScheduler):
         while self._num_steps < target:
             self.scheduler.step()
             self._num_steps += 1
+        self._seen = steps_taken(self.scheduler)
 
     def _steps(self, num_samples: int) -> int:
         """Optimizer steps for so many samples, of all ranks together."""
@@ -150,5 +161,5 @@ class Schedule(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict()` was taken. Load the state of the pruner, too."""
         self.scheduler.load_state_dict(state_dict["scheduler"])
-        self._num_steps = state_dict["num_steps"]
+        self._num_steps, self._seen = state_dict["num_steps"], steps_taken(self.scheduler)
         self._stepped_at = None
