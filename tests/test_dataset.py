@@ -66,6 +66,22 @@ def test_items_and_length_are_those_of_the_data_set() -> None:
     assert data.dataset[4] == 4
 
 
+class Tenfold(InfoBatch[int]):
+    """A user's own, which changes the items."""
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * super().__getitem__(index)
+
+
+@pytest.mark.parametrize("loader", [DataLoader, infobatch.DataLoader])
+def test_a_subclass_may_change_the_items(loader: Any) -> None:
+    data = Tenfold(Numbers(9), 3)
+    options = {"batch_sampler": data.batches(4)} if loader is DataLoader else {"batch_size": 4}
+    assert sorted(int(item) for batch in loader(data, **options) for item in batch) == [
+        *range(0, 90, 10)
+    ]
+
+
 def test_what_people_read_of_a_data_set_is_reachable() -> None:
     data = InfoBatch(Numbers(9), 3)
     assert data.classes == ["a", "b", "c"]

@@ -98,6 +98,8 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     def __getitems__(self, indices: list[int]) -> Any:
         """A whole batch; a DataLoader asks this."""
+        if type(self).__getitem__ is not InfoBatch.__getitem__:  # a subclass changes the items
+            return [self[index] for index in indices]
         return fetch(self.dataset, indices)
 
     def __len__(self) -> int:
@@ -172,7 +174,8 @@ class InfoBatch(Dataset[Item], Generic[Item]):
             indices: The samples of the batch. Pass them if the loader does not know them, or if
                 your `collate_fn` changes the order of a batch.
             scores: One score per sample, recorded in place of the losses.
-            mask: Shaped like `losses`. Entries where it is 0 do not count.
+            mask: Shaped like `losses`. Entries where it is 0 do not count. A sample of which none
+                counts has the loss 0, and keeps its score.
             denominators: Shaped like `losses`. Pass them if your loss is the sum of all losses
                 divided by the sum of these: class weights, or 1 for each target that is not
                 ignored. The score of a sample is then the sum of its losses divided by the sum

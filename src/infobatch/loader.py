@@ -76,7 +76,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                         "train_data.batches()."
                     )
         super().__init__(
-            IndexedBatches(dataset.dataset),
+            IndexedBatches(dataset),
             batch_sampler=batch_sampler,
             num_workers=num_workers,
             collate_fn=CollateIndexed(collate_fn or default_collate),  # type: ignore[arg-type]
