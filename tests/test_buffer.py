@@ -74,6 +74,22 @@ def test_any_loss_can_be_told_from_none(plan: Plan, how: str) -> None:
     assert torch.equal(losses[:8].nan_to_num(7), ODD.nan_to_num(7))
 
 
+@pytest.mark.parametrize("how", ["in order", "by index", "on a device"])
+def test_a_loss_too_small_for_float32_is_a_loss(plan: Plan, how: str) -> None:
+    """As float32 a tiny negative one is -0.0, which reads as none."""
+    buffer, tiny = buffer_of(plan), torch.tensor([-1e-60, 1e-60], dtype=torch.float64)
+    assert buffer.arrays is not None
+    if how == "in order":
+        buffer.write_in_order(slice(0, 2), tiny)
+    elif how == "by index":
+        buffer.arrays.write_by_index(torch.arange(2).numpy(), tiny)
+    else:
+        buffer.write_by_index(torch.arange(2), tiny)
+    losses = buffer.losses(2 if how == "in order" else None)
+    assert has_loss(losses)[:2].tolist() == [True, True]
+    assert losses[:2].tolist() == [0.0, 0.0]
+
+
 class OfSomeLibrary(torch.Tensor):
     """As fastai's losses are."""
 

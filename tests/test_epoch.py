@@ -529,6 +529,18 @@ def test_what_was_synced_holds_until_the_next_update(plan: Plan) -> None:
     assert found.done.nonzero().flatten().tolist() == [*range(5), *range(10, 20)]
 
 
+def test_what_was_synced_is_forgotten_with_the_rest(plan: Plan) -> None:
+    epoch = Epoch(plan)
+    epoch.record_in_order(loss_of(Reading(epoch).begin().fetch()))
+    epoch.sync(HOST)
+    epoch.discard()
+    assert epoch.reported() is None
+    epoch.record_by_index(loss_of(plan.indices[20:25]), plan.indices[20:25])
+    found = epoch.reported()
+    assert found is not None
+    assert found.done.nonzero().flatten().tolist() == list(range(20, 25))
+
+
 # With a loader that knows its samples ------------------------------------------------------------
 
 

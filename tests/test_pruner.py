@@ -151,6 +151,17 @@ def test_token_losses_with_a_mask() -> None:
     assert pruner.scores.tolist() == [3.0, 7.0, 0.5]
 
 
+def test_a_sample_that_is_masked_out_keeps_its_score() -> None:
+    pruner = Pruner(3, 2)
+    pruner.load_scores(torch.tensor([5.0, 6.0, 7.0]))
+    mask = torch.tensor([[1, 1], [0, 0], [1, 0]])
+    loss = pruner.update(torch.ones(3, 2), [0, 1, 2], mask=mask)
+    assert float(loss) == pytest.approx(2 / 3)  # it counts as a sample with the loss 0
+    assert pruner.epoch == 1
+    assert pruner.scores.tolist() == [1.0, 6.0, 1.0]
+    assert pruner.num_nonfinite == 0
+
+
 def test_several_losses_of_one_batch_go_in_one_call_and_a_second_forward_uses_its_weights() -> None:
     data = InfoBatch(Numbers(64), 10)
     train_epoch(data)

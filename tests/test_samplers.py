@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     DistributedSampler,
     RandomSampler,
@@ -30,7 +31,9 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import infobatch
 from infobatch import InfoBatch, OrderError
+from infobatch.indexed import WithIndices
 from tests.conftest import Numbers, loss_of, train_epoch
 
 NUM_SAMPLES, BATCH = 100, 8
@@ -308,6 +311,26 @@ def test_a_break_in_front_of_update_is_legal_too(
         data.update(loss_of(samples))
     data.set_epoch(1)
     check_scores(data, [plan[: 3 * BATCH]])
+
+
+@WORKERS
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_of_a_batch_that_was_reported_in_part_nothing_is_kept(
+    data: InfoBatch[int], num_workers: int, is_ours: bool
+) -> None:
+    """Nobody can know which part it was: a `collate_fn` may leave out the first samples."""
+    loader = DataLoader if not is_ours else infobatch.DataLoader
+    options = {"batch_size": BATCH} if is_ours else {"batch_sampler": data.batches(BATCH)}
+    plan = data.plan.indices
+    for step, samples in enumerate(loader(data, num_workers=num_workers, **options)):
+        if step == 3:
+            data.update(loss_of(samples[2:]))
+            break
+        data.update(loss_of(samples))
+    next(iter(stock(data, 0)))  # a new loop closes the epoch
+    assert data.epoch == 1
+    check_scores(data, [plan[: 3 * BATCH]])
+    assert set(plan[3 * BATCH :].tolist()) <= set(data.plan.indices.tolist())
 
 
 @TRACKED
@@ -640,6 +663,58 @@ def test_a_subset_of_it_with_its_sampler_is_refused(num_workers: int, kind: str)
     for samples in stock(wrapped, num_workers, kind):
         wrapped.update(loss_of(samples))
     assert wrapped.epoch == 1
+
+
+def ordered_by(data: InfoBatch[int], kind: str) -> dict[str, Any]:
+    """What makes a DataLoader read in the order of `data`."""
+    return {"sampler": data.sampler} if kind == "sampler" else {"batch_sampler": data.batches(8)}
+
+
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_a_subset_inside_a_wrapper_is_refused_too(kind: str) -> None:
+    data = InfoBatch(Numbers(NUM_SAMPLES), 10)
+    subset = WithIndices(Subset(data, range(99, -1, -1)))
+    loader: DataLoader[Any] = DataLoader(subset, **ordered_by(data, kind))
+    with pytest.raises(OrderError, match="a Subset of this InfoBatch"):
+        next(iter(loader))
+    wrapped: DataLoader[Any] = DataLoader(WithIndices(data), **ordered_by(data, kind))
+    for indices, samples in wrapped:
+        assert torch.equal(indices, samples)
+        data.update(loss_of(samples))
+    assert data.epoch == 1
+
+
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_its_order_over_other_data_is_refused(kind: str) -> None:
+    data = InfoBatch(Numbers(NUM_SAMPLES), 10)
+    sentence = "a data set of 150 samples, and these batches are of one of 100"
+    for other in (Numbers(150), ConcatDataset([data, Numbers(50)])):
+        loader: DataLoader[Any] = DataLoader(other, **ordered_by(data, kind))
+        with pytest.raises(OrderError, match=sentence):
+            next(iter(loader))
+    assert data.epoch == 0
+
+
+class TwoViews(Sampler[list[int]]):
+    """Reads each sample of a batch from data in which it stands twice."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches:
+            yield [view for index in batch for view in (2 * index, 2 * index + 1)]
+
+
+def test_a_sampler_that_translates_our_indices_may_read_other_data(data: InfoBatch[int]) -> None:
+    plan = data.plan.indices
+    loader = DataLoader(
+        Numbers(2 * NUM_SAMPLES), batch_sampler=TwoViews(data.batches(BATCH)), num_workers=0
+    )
+    for views in loader:
+        data.update(loss_of(views[::2] // 2))
+    assert data.epoch == 1
+    check_scores(data, [plan])
 
 
 @WORKERS

@@ -504,6 +504,16 @@ def share_by_myself() -> list[list[int]]:
     return batches
 
 
+def test_the_length_may_be_asked_before_there_is_a_process_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = pruned()
+    batches = data.batches(8, uniform=True)
+    of_one_process = len(batches)
+    monkeypatch.setattr("infobatch.distributed.world_size", lambda: 4)
+    assert len(batches) == -(-of_one_process // 4)
+
+
 @pytest.mark.slow
 def test_a_framework_that_shards_gets_equally_many_batches_for_each_rank(tmp_path: Path) -> None:
     one, other = on_ranks(2, share_by_myself, tmp_path)

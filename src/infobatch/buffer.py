@@ -84,8 +84,13 @@ class LossBuffer:
 
     def write_by_index(self, entries: Tensor, losses: Tensor) -> None:
         """Record the losses of any entries; a loss of -0.0, which reads as none, as +0.0."""
-        losses = torch.where(losses == 0, 0.0, losses.detach().float())
+        losses = losses.detach().float()  # first: a tiny float64 loss may become a -0.0 here
+        losses = torch.where(losses == 0, 0.0, losses)
         self._losses.index_copy_(0, entries, losses)
+
+    def forget(self, entries: Tensor) -> None:
+        """Make entries, on the host, as if nothing had been reported for them."""
+        self._losses[entries.to(self._losses.device)] = NO_LOSS
 
     def losses(self, num_in_order: int | None = None) -> Tensor:
         """The losses of the plan's entries, on the host; `num_in_order` of the shard came in order.
@@ -117,7 +122,8 @@ class HostArrays(NamedTuple):
     def write_by_index(self, entries: NDArray[Any], losses: Tensor) -> int:
         """Record losses; returns how many of them are the first ones of their entries."""
         num_new = int(np.count_nonzero(self.bits.take(entries) == NO_BITS))
-        self.losses[entries] = as_array(losses) + ZERO  # makes +0.0 of -0.0, which reads as none
+        # Adding makes +0.0 of -0.0, which reads as none; a tiny float64 becomes a -0.0 before that.
+        self.losses[entries] = as_array(losses).astype(np.float32, copy=False) + ZERO
         return num_new
 
 

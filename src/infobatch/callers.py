@@ -36,6 +36,8 @@ class LoaderCall:
     """Whether it hands out batches in the order in which it draws them."""
     is_starting: bool
     """Whether it begins to read, in distinction to asking for more."""
+    sampler: Any = None
+    """What it draws indices from, directly or through torch's own BatchSampler."""
 
     def goes_on_from(self, earlier: LoaderCall | None) -> bool:
         """Whether one iteration begins to read again, as in loaders that never end."""
@@ -95,6 +97,7 @@ def _call_of(iterator: Any, is_starting: bool) -> LoaderCall:
         dataset=getattr(iterator, "_dataset", None),
         in_order=getattr(iterator, "_in_order", True),
         is_starting=is_starting,
+        sampler=batches if known is None else known.sampler,
     )
 
 

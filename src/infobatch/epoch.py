@@ -93,7 +93,7 @@ class Epoch:
         """Whether scores were given in place of losses."""
         self._resumed_from = resumed_from
         self._done_first = None if resumed_from is None else done_first(resumed_from.done)
-        self._uniform: dict[tuple[bool, int], UniformShard] = {}
+        self._uniform: dict[tuple[bool, int, int], UniformShard] = {}
         self._iteration: weakref.ref[object] | None = None
         self._was_disturbed = False
         self._scale = 1.0
@@ -147,10 +147,10 @@ class Epoch:
 
     def _uniform_shard(self, batch_size: int, *, sharded: bool) -> UniformShard:
         """Cut once: `len(loader)` is asked often."""
-        if (sharded, batch_size) not in self._uniform:
-            world_size = distributed.world_size()
+        world_size = distributed.world_size()  # `len(loader)` may be asked before the group exists
+        if (sharded, batch_size, world_size) not in self._uniform:
             with on_host():
-                self._uniform[sharded, batch_size] = uniform_shard(
+                self._uniform[sharded, batch_size, world_size] = uniform_shard(
                     self.plan.weights,
                     None if self._resumed_from is None else self._resumed_from.done,
                     batch_size,
@@ -158,7 +158,7 @@ class Epoch:
                     world_size=world_size if sharded else 1,
                     multiple=world_size,
                 )
-        return self._uniform[sharded, batch_size]
+        return self._uniform[sharded, batch_size, world_size]
 
     def indices(self, shard: Shard) -> Tensor:
         """The samples of the epoch's entries, in the order in which `shard` counts them."""
@@ -416,6 +416,14 @@ class Epoch:
                 "were dropped before the first update, or one was reported twice): use "
                 "infobatch.DataLoader, which knows the samples of each batch."
             )
+        self._num_own = min(self._num_own, tracker.num_certain)
+
+    def forget(self, samples: Tensor) -> None:
+        """Forget the losses of a batch of which only a part was reported: of which is not known."""
+        assert self._entry_of is not None
+        assert self._buffer is not None
+        self._buffer.forget(torch.from_numpy(self._entry_of.on_host(samples.numpy())))
+        self._num_own = int(self._buffer.is_reported().count_nonzero())
 
     def discard(self) -> None:
         """Forget what was reported: the epoch stands where it began in this process."""
@@ -424,6 +432,7 @@ class Epoch:
         self.num_updates = self._num_repeats = self._num_own = 0
         self.scores_given = self._resumed_from is not None and self._resumed_from.scores_given
         self._was_disturbed = self._is_in_order = False
+        self._synced, self._synced_at = None, 0
 
     def close(self) -> None:
         """Let nothing more be read or reported."""

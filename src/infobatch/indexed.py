@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 
 def fetch(dataset: Any, indices: list[int]) -> Any:
@@ -32,6 +32,11 @@ class Wrapper(Dataset[Any]):
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._dataset, name)
+
+
+def wrapped_by(dataset: Wrapper | Subset[Any]) -> Any:
+    """The data set inside: `wrapped_by(Subset(data, [3, 7]))`."""
+    return dataset._dataset if isinstance(dataset, Wrapper) else dataset.dataset
 
 
 class WithIndices(Wrapper):

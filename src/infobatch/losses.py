@@ -30,12 +30,22 @@ def per_sample(losses: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
     _check_shape("mask", mask, losses)
-    counted = mask.bool().reshape(len(losses), -1)
+    counted = mask.to(losses.device).bool().reshape(len(losses), -1)
     # where, not a product: a masked-out place may hold anything, even NaN.
     kept = torch.where(counted, losses.reshape(len(losses), -1), 0)
     # In float32 at least: half precision cannot hold the sum of many places.
     total = kept.sum(1, dtype=torch.promote_types(losses.dtype, torch.float32))
     return (total / counted.sum(1).clamp(min=1)).to(losses.dtype)
+
+
+def masked_scores(losses: Tensor, mask: Tensor) -> Tensor:
+    """The loss of each sample as its score; none where all of the sample is masked out.
+
+    >>> masked_scores(torch.tensor([2.0, 0.0]), torch.tensor([[1, 1], [0, 0]]))[0]
+    tensor(2.)
+    """
+    counts = mask.to(losses.device).bool().reshape(len(losses), -1).any(1)
+    return torch.where(counts, losses.detach().float(), NO_SCORE)
 
 
 def totals(losses: Tensor, denominators: Tensor) -> tuple[Tensor, Tensor]:

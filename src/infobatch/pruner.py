@@ -18,9 +18,11 @@ from infobatch import state as states
 from infobatch.callers import LoaderCall, loader_call
 from infobatch.epoch import NO_BATCH, Epoch, on_host
 from infobatch.errors import OrderError, check_fraction, check_whole, warn
+from infobatch.indexed import Wrapper, wrapped_by
 from infobatch.losses import (
     as_indices,
     check_one_number,
+    masked_scores,
     mean_scores,
     per_sample,
     score_per_sample,
@@ -308,7 +310,8 @@ class Pruner:
             indices: The samples of the batch. Pass them if the loader does not know them, or if
                 your `collate_fn` changes the order of a batch.
             scores: One score per sample, recorded in place of the losses.
-            mask: Shaped like `losses`. Entries where it is 0 do not count.
+            mask: Shaped like `losses`. Entries where it is 0 do not count. A sample of which none
+                counts has the loss 0, and keeps its score.
             denominators: Shaped like `losses`. Pass them if your loss is the sum of all losses
                 divided by the sum of these: class weights, or 1 for each target that is not
                 ignored. The score of a sample is then the sum of its losses divided by the sum
@@ -321,7 +324,10 @@ class Pruner:
         if denominators is not None:
             return self._update_ratio(losses, denominators, indices, scores=scores, mask=mask)
         rows = per_sample(losses, mask)
-        recorded = rows if scores is None else score_per_sample(scores, rows)
+        if scores is not None:
+            recorded = score_per_sample(scores, rows)
+        else:
+            recorded = rows if mask is None else masked_scores(rows, mask)
         weights = self._record(recorded, indices, is_loss=scores is None)
         if weights is not None:
             return weighted_mean(rows, weights)
@@ -468,7 +474,7 @@ class Pruner:
         it sees the same epoch, and nothing moves.
         """
         call = loader_call()
-        self._check_data_of(call)
+        self._check_data_of(call, reader)
         peeks = self._end_earlier_iteration(call)
         epoch = self._current()
         with on_host():
@@ -489,17 +495,30 @@ class Pruner:
             epoch.begin(tracker, iteration, scale)
         return tracker
 
-    def _check_data_of(self, call: LoaderCall | None) -> None:
-        """Raise if the loader reads a part of the data, where our indices mean other samples."""
-        dataset = None if call is None else call.dataset
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-            if getattr(dataset, "_own", None) is self:
+    def _check_data_of(self, call: LoaderCall | None, reader: object) -> None:
+        """Raise if the loader reads other data, where our indices mean other samples."""
+        if call is None:
+            return
+        dataset, is_part = call.dataset, False
+        while isinstance(dataset, (Subset, Wrapper)):
+            is_part = is_part or isinstance(dataset, Subset)
+            dataset = wrapped_by(dataset)
+            if is_part and getattr(dataset, "_own", None) is self:
                 raise OrderError(
                     "the loader reads a Subset of this InfoBatch (random_split makes one, too), "
                     "where its indices mean other samples: take the subset first, and wrap that: "
                     "InfoBatch(Subset(dataset, indices), num_epochs).",
                     "subset",
+                )
+        # A sampler of someone else's between the loader and ours may translate our indices.
+        if call.sampler is reader and hasattr(call.dataset, "__len__"):
+            num_samples = len(call.dataset)
+            if num_samples != self.num_samples:
+                raise OrderError(
+                    f"the loader reads a data set of {num_samples} samples, and these batches are "
+                    f"of one of {self.num_samples}: give the loader the InfoBatch whose batches it "
+                    "draws.",
+                    "other-data",
                 )
 
     def _end_earlier_iteration(self, call: LoaderCall | None) -> bool:
@@ -576,6 +595,8 @@ class Pruner:
         try:
             if loaded is not None and loaded.epoch == self.epoch:
                 loaded.check_finished(may_be_cut=by_new_loop)
+                if loaded.is_cut:
+                    epoch.forget(loaded.indices)
             epoch.check_complete(by_new_loop=by_new_loop)
         except OrderError:
             epoch.discard()

@@ -116,6 +116,11 @@ class Tracker(ABC):
     def is_certain(self) -> bool:
         """Whether what was reported belongs to its samples, in an epoch that was broken off."""
 
+    @property
+    def num_certain(self) -> int:
+        """How many positions were reported, without the last batch if only a part of it was."""
+        return self.reported
+
     @abstractmethod
     def check_complete(self, *, by_new_loop: bool) -> None:
         """Raise an OrderError where batches were dropped; an early break is legal."""
@@ -256,11 +261,16 @@ class BatchTracker(Tracker):
         # were dropped or wait in something that reads ahead.
         return self._lead is None or self._lead <= self.read_ahead + 1
 
+    @property
+    def num_certain(self) -> int:
+        # Which part it was is not known: a collate_fn may have left samples out.
+        return self._begin
+
     def check_complete(self, *, by_new_loop: bool) -> None:
         if not self.is_finished or self._was_refused:
             return
-        # With workers a break at the very last batch looks like one that was dropped. What was
-        # reported is right in both cases, so a new loop simply goes on.
+        # With workers a break at the very last batch looks like one that was dropped. The batches
+        # reported before are right in both cases, so a new loop simply goes on.
         if by_new_loop and self.is_certain and self.read_ahead:
             return
         raise self.left_over()
@@ -437,6 +447,11 @@ class LoadedBatch:
     def is_new(self) -> bool:
         """Whether none of it was reported yet."""
         return self._num_taken == 0 and not self.by_index
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only a part of it was reported."""
+        return 0 < self._num_taken < len(self.indices) and not self._times_reported
 
     @property
     def num_left(self) -> int:
