@@ -688,7 +688,8 @@ def test_a_subset_inside_a_wrapper_is_refused_too(kind: str) -> None:
 def test_its_order_over_other_data_is_refused(kind: str) -> None:
     data = InfoBatch(Numbers(NUM_SAMPLES), 10)
     sentence = "a data set of 150 samples, and these batches are of one of 100"
-    for other in (Numbers(150), ConcatDataset([data, Numbers(50)])):
+    others: list[Any] = [Numbers(150), ConcatDataset([data, Numbers(50)])]
+    for other in others:
         loader: DataLoader[Any] = DataLoader(other, **ordered_by(data, kind))
         with pytest.raises(OrderError, match=sentence):
             next(iter(loader))
