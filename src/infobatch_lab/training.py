@@ -32,6 +32,9 @@ from infobatch_lab.tasks import Forward, Task
 
 NUM_BINS = 40
 
+SIGNS = ("loss_left", "skipped_loss", "gradient_noise")
+"""The metrics of `train_data` that a history keeps: what a user can know about pruning's worth."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -209,6 +212,7 @@ class Training:
                 "num_trained": num_kept,
                 "kept_fraction": num_kept / self.num_samples,
                 "train_loss": loss_sum / num_trained,
+                **signs_of(self.train_data),
                 **metrics,
                 "lr": self._lr,
             }
@@ -259,7 +263,7 @@ class Training:
         num_trained, last = self.train_data.savings.num_trained, self.history[-1]
         num_full = self.settings.epochs * self.num_samples
         choice = self.task.choice
-        known = {"epoch", "num_trained", "kept_fraction", "train_loss", "lr"}
+        known = {"epoch", "num_trained", "kept_fraction", "train_loss", "lr", *SIGNS}
         return {
             "format": FORMAT,
             "task": self.task.name,
@@ -473,6 +477,12 @@ def steps_of(settings: Settings, train: Any) -> int | None:
     if settings.budget is None:
         return None
     return max(1, round(settings.budget * full_steps(settings, len(train))))
+
+
+def signs_of(train_data: InfoBatch[Any]) -> dict[str, float]:
+    """The signs of the last epoch that are known: `signs_of(train_data)["loss_left"]`."""
+    metrics = train_data.metrics
+    return {name: metrics[key] for name in SIGNS if (key := f"infobatch/{name}") in metrics}
 
 
 def seconds_of(timing: list[dict[str, Any]], name: str) -> float | None:

@@ -87,6 +87,24 @@ def test_the_line_of_a_run_has_all_of_its_keys(task: Classification, tmp_path: P
     assert not any("seconds" in name for line in history for name in line)
 
 
+def test_a_history_tells_what_a_user_can_know_about_pruning(
+    task: Classification, tmp_path: Path
+) -> None:
+    full, mean, focus = (finished(small(r), task, tmp_path) for r in ("full", "mean", "focus"))
+    for run in (full, mean, focus):
+        left = [line["loss_left"] for line in run["history"]]
+        assert left[0] == 1
+        assert 0 < left[-1] < 0.8
+        assert not {"loss_left", "skipped_loss", "gradient_noise"} & run.keys()
+    first_loss, last_loss = (full["history"][i]["train_loss"] for i in (0, -1))
+    assert full["history"][-1]["loss_left"] == pytest.approx(last_loss / first_loss)
+    assert all(line["skipped_loss"] == 0 for line in full["history"])
+    for line in mean["history"][1:]:
+        assert 0 < line["skipped_loss"] < 1 - line["kept_fraction"]
+        assert 1 < line["gradient_noise"] < 2
+    assert "gradient_noise" not in focus["history"][1]  # its weights make up for nothing
+
+
 def test_the_loss_distribution_is_that_of_the_middle_epoch(
     task: Classification, tmp_path: Path
 ) -> None:
