@@ -29,7 +29,7 @@ from infobatch_lab.settings import Settings, settings
 from infobatch_lab.tasks import load
 from infobatch_lab.training import Training
 
-METHODS = (("tiers", 0.875), ("focus", 0.875), ("focus", 1.0))
+METHODS = (("full", 0.875), ("tiers", 0.875), ("focus", 0.875), ("focus", 1.0))
 """Rules, and the part of the epochs in which they prune: with 1 the last batches are pruned too."""
 
 BATCH = 500
@@ -107,7 +107,7 @@ def wanted(data: str, num_seeds: int) -> Iterator[tuple[Settings, bool]]:
     """Settings, and whether the statistics are weighted."""
     for seed in range(num_seeds):
         for rule, delta in METHODS:
-            for is_weighted in (False, True):
+            for is_weighted in (False,) if rule == "full" else (False, True):
                 yield settings(data, seed=seed, rule=rule, delta=delta, shrink="batch"), is_weighted
 
 
