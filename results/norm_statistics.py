@@ -9,6 +9,8 @@ Each line also has `accuracy_recomputed`: the accuracy of the finished network a
 were computed anew, from all training images.
 
 python results/norm_statistics.py fashion-mnist-long-tail 5 results/search-long-tail/norms.jsonl
+M=full:0.875,focus:1
+python results/norm_statistics.py fashion-mnist 3 results/search-fashion/norms.jsonl $M
 """
 
 from __future__ import annotations
@@ -29,8 +31,14 @@ from infobatch_lab.settings import Settings, settings
 from infobatch_lab.tasks import load
 from infobatch_lab.training import Training
 
-METHODS = (("full", 0.875), ("tiers", 0.875), ("focus", 0.875), ("focus", 1.0))
+METHODS = (
+    "full:0.875,focus:1,tiers:0.875,focus:0.875,"
+    "weighted-tiers:0.875,weighted-focus:0.875,weighted-focus:1"
+)
 """Rules, and the part of the epochs in which they prune: with 1 the last batches are pruned too."""
+
+WEIGHTED = "weighted-"
+"""Before a rule: batch norm takes weighted statistics."""
 
 BATCH = 500
 
@@ -103,27 +111,28 @@ def with_statistics_of_all(training: Training) -> float:
     return training.task.evaluate(model.eval(), training.settings, final=True)["accuracy"]
 
 
-def wanted(data: str, num_seeds: int) -> Iterator[tuple[Settings, bool]]:
+def wanted(data: str, num_seeds: int, methods: str) -> Iterator[tuple[Settings, bool]]:
     """Settings, and whether the statistics are weighted."""
     for seed in range(num_seeds):
-        for rule, delta in METHODS:
-            for is_weighted in (False,) if rule == "full" else (False, True):
-                yield settings(data, seed=seed, rule=rule, delta=delta, shrink="batch"), is_weighted
+        for name, delta in (method.split(":") for method in methods.split(",")):
+            rule = name.removeprefix(WEIGHTED)
+            chosen = settings(data, seed=seed, rule=rule, delta=float(delta), shrink="batch")
+            yield chosen, name != rule
 
 
 def main() -> None:
-    data, num_seeds, file = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    task = load(data, default_folder())
-    lines = [json.loads(line) for line in file.open()] if file.exists() else []
+    data, num_seeds, file, *methods = sys.argv[1:]
+    path, task = Path(file), load(data, default_folder())
+    lines = [json.loads(line) for line in path.open()] if path.exists() else []
     done = [(line["rule"], line["delta"], line["seed"], line["norm_weighted"]) for line in lines]
-    for chosen, is_weighted in wanted(data, num_seeds):
+    for chosen, is_weighted in wanted(data, int(num_seeds), *(methods or [METHODS])):
         if (chosen.rule, chosen.delta, chosen.seed, is_weighted) in done:
             continue
         training = (WeightedNorms if is_weighted else Training)(chosen, task)
         training.run(lambda progress: True)
         line = {**training.result(), "norm_weighted": is_weighted}
         line["accuracy_recomputed"] = with_statistics_of_all(training)
-        runs.append(file, line)
+        runs.append(path, line)
         print(chosen.name, is_weighted, line["accuracy"], line["accuracy_recomputed"])
 
 
