@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import infobatch
 from infobatch import InfoBatch
+from infobatch.indexed import Wrapper, wrapped_by
 from infobatch.official import INSTEAD
 from infobatch.rules import Groups, Mean, Memory
 from tests.conftest import Numbers, loss_of, train_epoch
@@ -80,6 +81,15 @@ def test_a_subclass_may_change_the_items(loader: Any) -> None:
     assert sorted(int(item) for batch in loader(data, **options) for item in batch) == [
         *range(0, 90, 10)
     ]
+
+
+@pytest.mark.parametrize("kind", [InfoBatch, Tenfold])
+def test_a_loader_of_ours_shows_the_data_set_whose_items_it_reads(kind: Any) -> None:
+    """Workers set it up by its attributes, and frameworks call its methods."""
+    data = kind(Numbers(9), 3)
+    own = infobatch.DataLoader(data, 4).dataset
+    assert isinstance(own, Wrapper)
+    assert wrapped_by(own) is (data if kind is Tenfold else data.dataset)
 
 
 def test_what_people_read_of_a_data_set_is_reachable() -> None:

@@ -118,6 +118,31 @@ def test_all_ranks_together_train_the_plan_and_know_the_same(
         assert len(seen) - len(real) < num_ranks
 
 
+def break_in_a_batch() -> dict[str, Any]:
+    """On a rank: the third batch is reported in part, then a new loop begins."""
+    data = InfoBatch(Numbers(60), 10)
+    loader = DataLoader(data, batch_sampler=data.batches(6))
+    handed_out = []
+    for step, samples in enumerate(loader):
+        handed_out.append(samples.tolist())
+        if step == 2:
+            data.update(loss_of(samples[2:]))
+            break
+        data.update(loss_of(samples))
+    next(iter(loader))
+    return {"whole": handed_out[0] + handed_out[1], "epoch": data.epoch, "scores": data.scores}
+
+
+def test_of_a_batch_that_was_reported_in_part_nothing_is_kept_on_any_rank(tmp_path: Path) -> None:
+    ranks = on_ranks(2, break_in_a_batch, tmp_path)
+    known = [index for rank in ranks for index in rank["whole"]]
+    expected = torch.full((60,), torch.nan)
+    expected[known] = loss_of(torch.tensor(known))
+    for rank in ranks:
+        assert rank["epoch"] == 1
+        assert torch.equal(rank["scores"].nan_to_num(-1), expected.nan_to_num(-1))
+
+
 def in_ranks_train(num_samples: int, batch_size: int, kind: str, rule: str, drop_last: bool) -> Any:
     return train(num_samples, batch_size, kind, rule, drop_last=drop_last)
 

@@ -32,7 +32,7 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import infobatch
-from infobatch import InfoBatch, OrderError
+from infobatch import InfoBatch, OrderError, Pruner
 from infobatch.indexed import WithIndices
 from tests.conftest import Numbers, loss_of, train_epoch
 
@@ -665,7 +665,7 @@ def test_a_subset_of_it_with_its_sampler_is_refused(num_workers: int, kind: str)
     assert wrapped.epoch == 1
 
 
-def ordered_by(data: InfoBatch[int], kind: str) -> dict[str, Any]:
+def ordered_by(data: InfoBatch[int] | Pruner, kind: str) -> dict[str, Any]:
     """What makes a DataLoader read in the order of `data`."""
     return {"sampler": data.sampler} if kind == "sampler" else {"batch_sampler": data.batches(8)}
 
@@ -687,13 +687,38 @@ def test_a_subset_inside_a_wrapper_is_refused_too(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["batches", "sampler"])
 def test_its_order_over_other_data_is_refused(kind: str) -> None:
     data = InfoBatch(Numbers(NUM_SAMPLES), 10)
-    sentence = "a data set of 150 samples, and these batches are of one of 100"
+    sentence = "a data set of 150 samples, but its batches are made for 100 samples"
     others: list[Any] = [Numbers(150), ConcatDataset([data, Numbers(50)])]
     for other in others:
         loader: DataLoader[Any] = DataLoader(other, **ordered_by(data, kind))
         with pytest.raises(OrderError, match=sentence):
             next(iter(loader))
     assert data.epoch == 0
+
+
+class Unsized(Numbers):
+    """A user's own, of which nobody needs the length."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class AsPlanned(InfoBatch[int]):
+    """A subclass whose length is that of the epoch."""
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+
+@pytest.mark.parametrize("kind", ["batches", "sampler"])
+def test_data_of_no_or_another_length_may_be_the_same_data(kind: str) -> None:
+    pruner, of_plan = Pruner(NUM_SAMPLES, 10), AsPlanned(Numbers(NUM_SAMPLES), 10)
+    for data, read in ((pruner, Unsized(NUM_SAMPLES)), (of_plan, of_plan)):
+        for epoch in range(3):
+            for samples in DataLoader(read, **ordered_by(data, kind)):
+                data.update(loss_of(samples))
+            assert data.epoch == epoch + 1
+    assert len(of_plan) < NUM_SAMPLES
 
 
 class TwoViews(Sampler[list[int]]):

@@ -14,7 +14,7 @@ import torch
 
 from infobatch import OrderError, Pruner, StateError
 from infobatch.distributed import no_losses
-from infobatch.rules import Mean
+from infobatch.rules import UCB, Mean, Rule, Until
 from infobatch.state import Settings
 from tests.checkpoints import write
 from tests.conftest import every_rule, loss_of, same_state
@@ -53,6 +53,22 @@ def _trained(rule: str, place: str) -> Pruner:
     train(pruner, 2, num_batches=2 if place == "middle" else 0)
     assert (pruner.state_dict()["losses"] != b"-") == (place == "middle")
     return pruner
+
+
+@pytest.mark.parametrize(
+    ("rule", "written"),
+    [
+        (UCB(c=2.0), "UCB(prune_ratio=0.5, c=2, alpha=0.8)"),
+        (UCB(c=1e-5), "UCB(prune_ratio=0.5, c=0.00001, alpha=0.8)"),
+        (Until(Mean(), 7.0), f"Until(rule={Mean()!r}, until=7)"),
+    ],
+)
+def test_a_rule_is_known_again_by_the_values_of_its_numbers(rule: Rule, written: str) -> None:
+    """Older versions wrote them as they were given."""
+    pruner = Pruner(NUM_SAMPLES, 8, rule=rule)
+    pruner.load_state_dict({**pruner.state_dict(), "rule": written})
+    with pytest.raises(StateError, match="resume with the same rule"):
+        pruner.load_state_dict({**pruner.state_dict(), "rule": f"{written[:-1]}5)"})
 
 
 def refusal_of(pruner: Pruner, state: object) -> str:

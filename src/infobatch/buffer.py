@@ -88,9 +88,11 @@ class LossBuffer:
         losses = torch.where(losses == 0, 0.0, losses)
         self._losses.index_copy_(0, entries, losses)
 
-    def forget(self, entries: Tensor) -> None:
+    def forget(self, entries: slice | Tensor) -> None:
         """Make entries, on the host, as if nothing had been reported for them."""
-        self._losses[entries.to(self._losses.device)] = NO_LOSS
+        if not isinstance(entries, slice):
+            entries = entries.to(self._losses.device)
+        self._losses[entries] = NO_LOSS
 
     def losses(self, num_in_order: int | None = None) -> Tensor:
         """The losses of the plan's entries, on the host; `num_in_order` of the shard came in order.

@@ -98,7 +98,7 @@ class InfoBatch(Dataset[Item], Generic[Item]):
 
     def __getitems__(self, indices: list[int]) -> Any:
         """A whole batch; a DataLoader asks this."""
-        if type(self).__getitem__ is not InfoBatch.__getitem__:  # a subclass changes the items
+        if type(self).__getitem__ is not InfoBatch.__getitem__:
             return [self[index] for index in indices]
         return fetch(self.dataset, indices)
 

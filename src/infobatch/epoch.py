@@ -416,13 +416,15 @@ class Epoch:
                 "were dropped before the first update, or one was reported twice): use "
                 "infobatch.DataLoader, which knows the samples of each batch."
             )
-        self._num_own = min(self._num_own, tracker.num_certain)
+        elif self._buffer is not None and self._shard is not None:
+            self._buffer.forget(self._shard.entries(slice(tracker.num_certain, tracker.reported)))
+            self._num_own = min(self._num_own, tracker.num_certain)
 
     def forget(self, samples: Tensor) -> None:
         """Forget the losses of a batch of which only a part was reported: of which is not known."""
         assert self._entry_of is not None
         assert self._buffer is not None
-        self._buffer.forget(torch.from_numpy(self._entry_of.on_host(samples.numpy())))
+        self._buffer.forget(torch.from_numpy(self._entry_of.on_host(samples.cpu().numpy())))
         self._num_own = int(self._buffer.is_reported().count_nonzero())
 
     def discard(self) -> None:

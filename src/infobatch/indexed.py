@@ -39,6 +39,14 @@ def wrapped_by(dataset: Wrapper | Subset[Any]) -> Any:
     return dataset._dataset if isinstance(dataset, Wrapper) else dataset.dataset
 
 
+def length_of(dataset: Any) -> int | None:
+    """The number of samples; None where a data set does not say: `length_of(["a", "b"])`."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
 class WithIndices(Wrapper):
     """A data set whose items are pairs (index, item).
 

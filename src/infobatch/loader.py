@@ -15,6 +15,12 @@ from infobatch.indexed import CollateIndexed, IndexedBatches
 from infobatch.samplers import Shrink
 
 
+def _changes_items(dataset: InfoBatch[Any]) -> bool:
+    """Whether a subclass gives other items than the data set inside."""
+    names = ("__getitem__", "__getitems__")
+    return any(getattr(type(dataset), name) is not getattr(InfoBatch, name) for name in names)
+
+
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader for an `InfoBatch`, whose batches carry their indices.
 
@@ -76,7 +82,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                         "train_data.batches()."
                     )
         super().__init__(
-            IndexedBatches(dataset),
+            # Workers and frameworks see the user's own data set, where its items are those.
+            IndexedBatches(dataset if _changes_items(dataset) else dataset.dataset),
             batch_sampler=batch_sampler,
             num_workers=num_workers,
             collate_fn=CollateIndexed(collate_fn or default_collate),  # type: ignore[arg-type]

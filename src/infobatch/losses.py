@@ -44,7 +44,7 @@ def masked_scores(losses: Tensor, mask: Tensor) -> Tensor:
     >>> masked_scores(torch.tensor([2.0, 0.0]), torch.tensor([[1, 1], [0, 0]]))[0]
     tensor(2.)
     """
-    counts = mask.to(losses.device).bool().reshape(len(losses), -1).any(1)
+    counts = mask.to(losses.device).reshape(len(losses), -1).any(1)
     return torch.where(counts, losses.detach().float(), NO_SCORE)
 
 

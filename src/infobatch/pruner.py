@@ -18,7 +18,7 @@ from infobatch import state as states
 from infobatch.callers import LoaderCall, loader_call
 from infobatch.epoch import NO_BATCH, Epoch, on_host
 from infobatch.errors import OrderError, check_fraction, check_whole, warn
-from infobatch.indexed import Wrapper, wrapped_by
+from infobatch.indexed import Wrapper, length_of, wrapped_by
 from infobatch.losses import (
     as_indices,
     check_one_number,
@@ -511,15 +511,16 @@ class Pruner:
                     "subset",
                 )
         # A sampler of someone else's between the loader and ours may translate our indices.
-        if call.sampler is reader and hasattr(call.dataset, "__len__"):
-            num_samples = len(call.dataset)
-            if num_samples != self.num_samples:
-                raise OrderError(
-                    f"the loader reads a data set of {num_samples} samples, and these batches are "
-                    f"of one of {self.num_samples}: give the loader the InfoBatch whose batches it "
-                    "draws.",
-                    "other-data",
-                )
+        if call.sampler is not reader or getattr(dataset, "_own", None) is self:
+            return
+        num_samples = length_of(call.dataset)
+        if num_samples not in (None, self.num_samples):
+            raise OrderError(
+                f"the loader reads a data set of {num_samples} samples, but its batches are made "
+                f"for {self.num_samples} samples: give the loader the data set that you wrapped in "
+                "this InfoBatch, or counted for this Pruner.",
+                "other-data",
+            )
 
     def _end_earlier_iteration(self, call: LoaderCall | None) -> bool:
         """Close an epoch whose iteration is over; returns whether it is still being read."""

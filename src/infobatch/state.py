@@ -8,6 +8,7 @@ form.
 from __future__ import annotations
 
 import io
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -359,7 +360,8 @@ def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
         "rule": repr(settings.rule),
     }
     for name, value in own.items():
-        if type(saved[name]) is not type(value) or saved[name] != value:
+        is_same = saved[name] == value or _by_value(saved[name]) == _by_value(value)
+        if type(saved[name]) is not type(value) or not is_same:
             raise _other_run(name, saved[name], value)
     lengthened = ""
     for name in ("num_epochs", "num_steps"):
@@ -373,6 +375,13 @@ def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
         if before < now:
             lengthened = f"{name} {now} in place of {before}"
     return lengthened
+
+
+def _by_value(rule: object) -> object:
+    """The repr of a rule with its numbers by value: a rule is the same with 7 and with 7.0."""
+    if not isinstance(rule, str):
+        return rule
+    return re.sub(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)?", lambda number: repr(float(number[0])), rule)
 
 
 def _other_run(name: str, saved: object, own: object) -> StateError:

@@ -35,7 +35,8 @@ class Rule(ABC):
     def __repr__(self) -> str:
         # A checkpoint knows a rule by this, so it must not name a place in memory, as Python's own
         # does for a rule that is no dataclass.
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        settings = ", ".join(f"{name}={value!r}" for name, value in public.items())
         return f"{type(self).__name__}({settings})"
 
     @property
