@@ -5,12 +5,14 @@ takes from its batches are those of harder samples. Here each sample counts in t
 stands for others: n/m, where m of n samples are kept, also where the rule leaves its weights at 1.
 So the statistics are those of all data, in expectation. Everything else is as in `infobatch train`.
 
-Each line also has `accuracy_recomputed`: the accuracy of the finished network after its statistics
-were computed anew, from all training images.
+Lines with weighted statistics go to a file whose name ends in `-weighted`. Each line also has
+`accuracy_recomputed`: the accuracy of the finished network after its statistics were computed anew,
+from all training images.
 
 python results/norm_statistics.py fashion-mnist-long-tail 5 results/search-long-tail/norms.jsonl
-M=full:0.875,focus:1
-python results/norm_statistics.py fashion-mnist 3 results/search-fashion/norms.jsonl $M
+python results/norm_statistics.py fashion-mnist 3 results/search-fashion/norms.jsonl focus:1
+cd results/search-long-tail
+python ../paired.py norms-weighted.jsonl norms.jsonl
 """
 
 from __future__ import annotations
@@ -122,15 +124,18 @@ def wanted(data: str, num_seeds: int, methods: str) -> Iterator[tuple[Settings, 
 
 def main() -> None:
     data, num_seeds, file, *methods = sys.argv[1:]
-    path, task = Path(file), load(data, default_folder())
-    lines = [json.loads(line) for line in path.open()] if path.exists() else []
-    done = [(line["rule"], line["delta"], line["seed"], line["norm_weighted"]) for line in lines]
+    task = load(data, default_folder())
     for chosen, is_weighted in wanted(data, int(num_seeds), *(methods or [METHODS])):
-        if (chosen.rule, chosen.delta, chosen.seed, is_weighted) in done:
+        path = Path(file)
+        if is_weighted:
+            path = path.with_stem(f"{path.stem}-weighted")
+        lines = [json.loads(line) for line in path.open()] if path.exists() else []
+        done = [(line["rule"], line["delta"], line["seed"]) for line in lines]
+        if (chosen.rule, chosen.delta, chosen.seed) in done:
             continue
         training = (WeightedNorms if is_weighted else Training)(chosen, task)
         training.run(lambda progress: True)
-        line = {**training.result(), "norm_weighted": is_weighted}
+        line = training.result()
         line["accuracy_recomputed"] = with_statistics_of_all(training)
         runs.append(path, line)
         print(chosen.name, is_weighted, line["accuracy"], line["accuracy_recomputed"])
