@@ -8,11 +8,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import build_opener, install_opener
 
 import pytest
 from typer import Exit
@@ -246,10 +247,15 @@ FASHION = ("--data", "fashion-mnist", "--epochs", "2", "--rules", "full", "--see
 
 
 @pytest.fixture
-def _nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFOBATCH_DATA", str(tmp_path / "default"))
-    for name in ("http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+def _nothing_is_fetched(tmp_path: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFOBATCH_DATA", str(tmp_path / "default"))
+        for name in ("http_proxy", "https_proxy"):
+            patch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+        install_opener(build_opener())
+        yield
+    # urllib keeps the proxies that it has read first, for all tests of this process.
+    install_opener(build_opener())
 
 
 def queued_fashion(data_folder: Path) -> QueueFile:
