@@ -360,8 +360,7 @@ def _check_same_run(saved: Mapping[str, Any], settings: Settings) -> str:
         "rule": repr(settings.rule),
     }
     for name, value in own.items():
-        is_same = saved[name] == value or _by_value(saved[name]) == _by_value(value)
-        if type(saved[name]) is not type(value) or not is_same:
+        if type(saved[name]) is not type(value) or _by_value(saved[name]) != _by_value(value):
             raise _other_run(name, saved[name], value)
     lengthened = ""
     for name in ("num_epochs", "num_steps"):
